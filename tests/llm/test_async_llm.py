@@ -135,7 +135,7 @@ def test_unservable_request_is_rejected_immediately(tiny_model):
         with pytest.raises(RequestError, match="5000 tokens"):
             await stream.__anext__()
         assert [chunk async for chunk in stream] == []
-        with pytest.raises(RequestError, match="one prompt at a time can be streamed"):
+        with pytest.raises(RequestError, match="streaming takes one prompt"):
             llm.stream(["a", "b"], GREEDY)
         assert (await llm.score("some text")).total < 0
 

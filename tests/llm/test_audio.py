@@ -80,9 +80,12 @@ def test_paths_bytes_arrays_and_base64_give_the_same_answer(llm, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"audio": ["no/such.wav"]}, r"audio\[0\]: the audio file no/such.wav cannot be read"),
-        ({"audio": [(np.zeros(100, np.float32), 16000)]}, r"audio\[0\]: the audio has 0.006 s; the minimum is 0.05 s"),
-        ({"audio": "talk.wav"}, "audio is of type str; a list of audio clips was expected"),
+        ({"audio": ["no/such.wav"]}, r"audio\[0\]: cannot read audio file no/such.wav"),
+        (
+            {"audio": [(np.zeros(100, np.float32), 16000)]},
+            r"audio\[0\]: the audio has 0.006 s; expected at least 0.05 s",
+        ),
+        ({"audio": "talk.wav"}, "audio is of type str; expected a list of audio clips"),
         (
             {"images": [np.zeros((9, 9, 3), np.uint8)]},
             "this model does not support images: its projector .* has no tower",

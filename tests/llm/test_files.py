@@ -82,7 +82,7 @@ def test_text_model_gets_only_the_text(folder, text_model):
 
 
 def test_pages_of_a_conversation_are_counted_together(folder, vision_model):
-    with pytest.raises(RequestError, match="f: the PDF files of the conversation have more than 2 pages together"):
+    with pytest.raises(RequestError, match="f: the PDF files of the conversation have more than 2 pages in total"):
         opened(vision_model, folder / "paper.pdf", folder / "scan.pdf", most=2)
     many = ChatRequest((Message("user", (FilePart(FileInput(write_pdf([""] * 70, "0 0 20 20"))),)),), pdf_pages=70)
     layout = format_chat(
@@ -158,7 +158,9 @@ def test_every_api_takes_a_file(folder):
         reply = client.post("/v1/chat/completions", json=asked["/v1/chat/completions"])
         assert reply.status_code == 400
         error = reply.json()["error"]
-        assert error["message"].startswith("messages.0.content.0.file.file_data: paper.pdf has 2 pages, and at most 1")
+        assert error["message"].startswith(
+            "messages.0.content.0.file.file_data: paper.pdf has 2 pages, but the limit is 1"
+        )
 
 
 def test_token_counting_routes_measure_the_text_of_a_file(folder, monkeypatch):

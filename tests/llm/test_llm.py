@@ -110,7 +110,7 @@ def test_vocabulary_without_weights_is_rejected(tmp_path):
 @pytest.mark.parametrize("ctx", [0, -1, 1.5, True])
 def test_invalid_context_size_is_rejected(ctx, tmp_path):
     path = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
-    with pytest.raises(RequestError, match=r"a whole number of at least 1 was expected"):
+    with pytest.raises(RequestError, match=r"expected an integer of at least 1"):
         LLM(path, ctx=ctx)
 
 
@@ -139,9 +139,9 @@ def test_default_context_is_the_training_context_if_memory_allows(tmp_path, monk
 def test_model_too_large_for_memory_is_rejected_with_the_numbers(tmp_path, monkeypatch):
     path = write_tiny(replace(TINY["llama"], context=1 << 30), tmp_path / "tiny.gguf")
     monkeypatch.setattr(memory_estimate, "available_memory", lambda: 2 * 10**9)
-    refused = r"tiny takes about \d+\.\d\d GB \(0\.00 GB of weights, \d+\.\d\d GB of cache for 99999999 tokens\),"
+    refused = r"tiny needs about \d+\.\d\d GB \(0\.00 GB of weights, \d+\.\d\d GB of cache for 99999999 tokens\),"
     with pytest.raises(
-        RequestError, match=refused + r" but 2\.00 GB are available: lower ctx or weight_memory"
+        RequestError, match=refused + r" but only 2\.00 GB are available; lower ctx or weight_memory"
     ) as reported:
         LLM(path, ctx=99_999_999)
     assert reported.value.code == "insufficient_memory"

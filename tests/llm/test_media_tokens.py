@@ -46,7 +46,7 @@ def test_text_model_rejects_images(llm):
         llm.chat("hi", images=[PIXELS])
     with pytest.raises(RequestError, match="this model does not support images"):
         llm.image_tokens(Image(PIXELS))
-    with pytest.raises(RequestError, match="images is of type str; a list of images"):
+    with pytest.raises(RequestError, match="images is of type str; expected a list of images"):
         llm.chat("hi", images="a.png")
-    with pytest.raises(RequestError, match="the last is of role 'assistant'"):
+    with pytest.raises(RequestError, match="its role is 'assistant'"):
         llm.chat([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], images=[PIXELS])

@@ -69,8 +69,8 @@ def test_rope_scaled_model_takes_more_positions_without_a_warning(folder, recwar
         ({"metadata": ["a=bool:maybe"]}, "which is not a bool"),
         ({"metadata": {"a": [1]}}, "a number, a bool or a string"),
         ({"rope_scaling": "ntk"}, "choose one of: none, linear, yarn"),
-        ({"rope_scale": 0}, "a number above 0"),
-        ({"rope_scaling": "none", "rope_scale": 2}, "but rope_scaling is 'none'"),
+        ({"rope_scale": 0}, "expected a number above 0"),
+        ({"rope_scaling": "none", "rope_scale": 2}, "no effect with rope_scaling 'none'"),
         ({"metadata": {"llama.block_count": 9}}, "blk"),
     ],
 )

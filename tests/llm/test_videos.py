@@ -57,7 +57,7 @@ def test_video_over_http_matches_the_library_and_run(folder, name="qwen"):
         assert given == ["text", "image", "video"]
         parts[0]["video_url"]["url"] = "https://example.com/a.mp4"
         refused = client.post("/v1/chat/completions", json=body)
-        assert refused.status_code == 400 and "videos are not fetched" in refused.json()["error"]["message"]
+        assert refused.status_code == 400 and "does not fetch remote videos" in refused.json()["error"]["message"]
     with opened(folder, name) as llm:
         asked = llm.chat("hi", images=[folder / "clip.mp4"], **GREEDY)
         plain = llm.chat("hi", **GREEDY)
@@ -116,7 +116,7 @@ def test_chat_rejects_videos_and_takes_pdf_files_like_run(folder, capsys, tmp_pa
     with opened(tmp_path, "old") as llm:
         chat = Chat(llm, Conversation(SamplingParams(max_tokens=2, seed=1)), None)
         chat.take(f"/image {folder / 'clip.mp4'}")
-        assert "videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by" in capsys.readouterr().err
+        assert "do not support videos (SmolVLM and Qwen 2 to 3.6 VL do)" in capsys.readouterr().err
         assert not chat.images
         pytest.importorskip("pypdfium2")
         (tmp_path / "a.pdf").write_bytes(write_pdf(["Wool"], "0 0 60 40"))

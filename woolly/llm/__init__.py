@@ -19,8 +19,8 @@ __all__ = [
     "ChatStream",
 ]
 
-# Imported when first asked for: the command line reads the table of options alone, which needs no NumPy, and programs
-# without an event loop need no asyncio.
+# Imported on first access: the command line only reads the table of options, which needs no NumPy, and programs without
+# an event loop need no asyncio.
 _LAZY = {
     "LLM": "woolly.llm.llm",
     "AsyncChatStream": "woolly.llm.async_llm",

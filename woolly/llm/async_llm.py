@@ -1,4 +1,4 @@
-"""AsyncLLM: the same model for asyncio. One thread runs the engine; the event loop never waits for a step."""
+"""AsyncLLM: `LLM` for asyncio. The engine runs on a separate thread and never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class AsyncLLM(UnsupportedCallsMixin):
-    """Asynchronous `LLM` with the same arguments; methods are coroutines. Cancelling a task cancels its request.
+    """Asynchronous `LLM` with the same arguments and coroutines as methods. Cancelling a task cancels its request.
 
     >>> async with AsyncLLM("smollm2") as llm:
     ...     async for chunk in llm.stream_chat("Why is the sky blue?", max_tokens=50):
@@ -43,17 +43,17 @@ class AsyncLLM(UnsupportedCallsMixin):
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        """Opens the model as `LLM(model, **options)` does, and blocks the event loop until it is loaded; see `open`."""
+        """Open the model like `LLM(model, **options)`. This blocks the event loop while loading; see `open`."""
         self.llm = LLM(model, **options)
 
     @classmethod
     async def open(cls, model: str | os.PathLike[str], **options: Any) -> AsyncLLM:
-        """Opens the model on another thread: `async with await AsyncLLM.open("smollm2") as llm`."""
+        """Open the model on another thread: `async with await AsyncLLM.open("smollm2") as llm`."""
         loading = asyncio.ensure_future(asyncio.to_thread(cls, model, **options))
         try:
             return await asyncio.shield(loading)
         except asyncio.CancelledError:
-            # A thread cannot be stopped: its model is freed as soon as it is loaded.
+            # A thread cannot be stopped, so free the model when it is loaded.
             loading.add_done_callback(_free)
             raise
 
@@ -79,7 +79,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         params: Params | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Completion | list[Completion]:
-        """Generate as `LLM.generate` does, without streaming."""
+        """Generate like `LLM.generate`, without streaming."""
         _check_options(options, "stream")
         groups = await asyncio.to_thread(self.llm.prepare, prompt, params, **options)
         completions = await self._complete(groups)
@@ -101,7 +101,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         params: Params | None = None,
         **options: Unpack[ChatOptions],
     ) -> ChatCompletion | list[ChatCompletion]:
-        """Chat as `LLM.chat` does, without streaming."""
+        """Chat like `LLM.chat`, without streaming."""
         _check_options(options, "stream_chat")
         chats = await asyncio.to_thread(self.llm.prepare_chats, messages, params, **options)
         completions = await self._complete([requests for _, requests in chats])
@@ -113,7 +113,7 @@ class AsyncLLM(UnsupportedCallsMixin):
     async def compact(
         self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> str:
-        """Compact a conversation as `LLM.compact` does."""
+        """Compact a conversation like `LLM.compact`."""
         layout, requests = await asyncio.to_thread(self.llm.prepare_note, messages, params, **options)
         (completion,) = await self._complete([requests])
         return read_note(layout, requests, completion)
@@ -124,12 +124,12 @@ class AsyncLLM(UnsupportedCallsMixin):
         params: SamplingParams | None = None,
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
-        """Stream as `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`.
+        """Stream like `LLM.generate` with `stream`: `async for chunk in llm.stream(prompt)`.
 
-        The first read raises the error of a request that cannot be served; `timeout` counts from it.
+        The first read starts the request and its `timeout`, and raises the error of an invalid request.
         """
         if is_list_of_prompts(prompt):
-            raise RequestError("the prompt is a list, but one prompt at a time can be streamed")
+            raise RequestError("streaming takes one prompt, but got a list")
 
         def prepare() -> Sequence[Request]:
             return self.llm.prepare(prompt, params, **options)[0]
@@ -139,18 +139,18 @@ class AsyncLLM(UnsupportedCallsMixin):
     def stream_chat(
         self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> AsyncChatStream:
-        """Stream as `LLM.chat` with `stream`; rejects what `stream` rejects."""
+        """Stream like `LLM.chat` with `stream`; errors as in `stream`."""
         return AsyncChatStream(self.llm.driver, lambda: self.llm.prepare_chat(messages, params, **options))
 
     async def transcribe(self, audio: AudioSource, **options: Any) -> Transcript:
-        """Transcribe as `LLM.transcribe` does, without streaming."""
+        """Transcribe like `LLM.transcribe`, without streaming."""
         transcriber = await asyncio.to_thread(self._transcriber, audio, options)
         async for _ in stream_segments(transcriber, self._written):
             pass
         return transcriber.transcript
 
     async def stream_transcript(self, audio: AudioSource, **options: Any) -> AsyncIterator[TranscriptSegment]:
-        """Stream as `LLM.transcribe` with `stream`: `async for segment in llm.stream_transcript("talk.wav")`."""
+        """Stream like `LLM.transcribe` with `stream`: `async for segment in llm.stream_transcript("talk.wav")`."""
         transcriber = await asyncio.to_thread(self._transcriber, audio, options)
         async for segment in stream_segments(transcriber, self._written):
             yield segment
@@ -164,7 +164,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         return completion.checked().token_ids
 
     async def score(self, prompt: Prompt) -> Score:
-        """Score as `LLM.score` does."""
+        """Score like `LLM.score`."""
         request = await asyncio.to_thread(self.llm.prepare_score, prompt)
         await self._run([request])
         return Score.of(request)
@@ -178,7 +178,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         pooling: Pooling | None = None,
         truncate: bool = False,
     ) -> Float32:
-        """Embed as `LLM.embed` does; cancelling the task ends the job."""
+        """Embed like `LLM.embed`; cancelling the task ends the job."""
         prepare = partial(self.llm.prepare_embedding, dimensions=dimensions, pooling=pooling, truncate=truncate)
         job = await self.pool(prepare, listed(texts))
         return self.llm.embeddings(job, normalize=normalize, dimensions=dimensions)
@@ -192,24 +192,24 @@ class AsyncLLM(UnsupportedCallsMixin):
         truncate: bool = False,
         document_tokens: int | None = None,
     ) -> Float32:
-        """Rerank as `LLM.rerank` does."""
+        """Rerank like `LLM.rerank`."""
         prepare = partial(self.llm.prepare_ranking, truncate=truncate, document_tokens=document_tokens)
         job = await self.pool(prepare, query, documents)
         return self.llm.ranks(job, raw=raw)
 
     async def classify(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Classification]:
-        """Classify as `LLM.classify` does."""
+        """Classify like `LLM.classify`."""
         prepare = partial(self.llm.prepare_classification, truncate=truncate)
         return self.llm.classes(await self.pool(prepare, listed(texts)))
 
     async def pool(self, prepare: Callable[..., PoolingJob], *args: Any) -> PoolingJob:
-        """Prepare a job off the event loop and return it when it is finished."""
+        """Prepare a job on another thread, run it and return it."""
         job = await asyncio.to_thread(prepare, *args)
         await wait_for_pooling(self.llm.driver, job)
         return job
 
     async def close(self) -> None:
-        """Ends the thread and frees everything; open requests end cancelled."""
+        """Stop the engine thread and free all resources; unfinished requests end as cancelled."""
         await asyncio.to_thread(self.llm.close)
 
     async def __aenter__(self) -> AsyncLLM:
@@ -228,14 +228,17 @@ class AsyncLLM(UnsupportedCallsMixin):
         return [Completion.of(group) for group in groups]
 
     async def _run(self, requests: Sequence[Request]) -> None:
-        """Runs requests to their ends; cancelling the task cancels them."""
+        """Run requests to their end; cancelling the task cancels the requests."""
         async with AsyncStream(self.llm.driver, requests, raises=False) as stream:
             async for _ in stream:
                 pass
 
 
 class AsyncStream(AsyncIterator[Chunk]):
-    """Chunks of one answer, or of several in turn. The request starts at the first one; closing or dropping ends it."""
+    """Chunks of one or several interleaved answers.
+
+    The first read starts the request; closing or dropping it ends it.
+    """
 
     def __init__(
         self,
@@ -244,12 +247,14 @@ class AsyncStream(AsyncIterator[Chunk]):
         *,
         raises: bool = True,
     ) -> None:
-        """A callable prepares its requests off the event loop, which a long prompt would block."""
+        """A callable prepares the requests on another thread, because tokenizing a long prompt would block the event
+        loop.
+        """
         self._driver = driver
         self._prepare = requests if callable(requests) else None
         self._requests: tuple[Request, ...] = () if callable(requests) else tuple(requests)
         self._raises = raises
-        self._queue: AsyncChunkQueue | None = None  # once the request has started
+        self._queue: AsyncChunkQueue | None = None  # set when the request starts
         self._closed = False
 
     async def __anext__(self) -> Chunk:
@@ -299,7 +304,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
 
 class AsyncChatStream(AsyncStream):
-    """An AsyncStream of ChatChunks."""
+    """AsyncStream of ChatChunks."""
 
     def __init__(self, driver: EngineDriver, prepare: Callable[[], tuple[ChatFormat, Sequence[Request]]]) -> None:
         self._reader: ChatReader | None = None
@@ -313,7 +318,7 @@ class AsyncChatStream(AsyncStream):
 
     async def __anext__(self) -> ChatChunk:
         chunk = await super().__anext__()
-        assert self._reader is not None  # made before the first chunk
+        assert self._reader is not None  # set before the first chunk
         return self._reader.read(chunk)
 
 
@@ -325,4 +330,4 @@ def _free(loading: asyncio.Future[AsyncLLM]) -> None:
 def _check_options(options: Mapping[str, Any], stream: str) -> None:
     for name in ("stream", "progress"):
         if name in options:
-            raise KeywordError(f"AsyncLLM takes no {name!r}; its method {stream} streams", field=name)
+            raise KeywordError(f"AsyncLLM does not support {name!r}; use its method {stream} to stream", field=name)

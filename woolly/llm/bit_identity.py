@@ -1,4 +1,4 @@
-"""The Identity of bits: two programs with one identity give one answer, byte for byte."""
+"""Identity of bits: programs with the same identity give bit-identical answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from woolly.engine import Engine, EngineDriver, LoadedModel
     from woolly.gguf import GGUFFile
 
-# Tokens of the probe: more than a page, so that the first and the second page are read together. Pages of zeros before
-# them make the context long enough that attention splits it and merges the partial results.
+# Tokens of the probe run: more than a page, so that it reads two pages. The zero pages before the tokens make the
+# context long enough for split attention, which merges partial results.
 _N_TOKENS = 40
 _N_PAST = 288
-_N_ROWS = 8  # at the end, whose logits are hashed and sampled from
+_N_ROWS = 8  # last rows, whose logits are hashed and sampled
 
-# One chain for each function whose bits could depend on the machine: powers, logarithms, exponentials.
+# A sampler chain for each function whose bits could depend on the machine: powers, logarithms, exponentials.
 _CHAINS: tuple[dict[str, Any], ...] = (
     {"seed": 1, "temperature": 0.8},
     {"seed": 2, "temperature": 1.0, "typical_p": 0.9, "top_k": 0},
@@ -43,21 +43,21 @@ _CHAINS: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity of an answer's bits: everything that determines them, and the digest of a probe run.
+    """Everything that determines the bits of an answer, and the digest of a probe run.
 
-    The kernel level, threads, chunks and other requests are not in it: they do not change a bit. A level that does,
-    such as `scalar` on x86-64, whose sums round twice where others fuse, differs in its probe.
+    Kernel level, threads, chunk size and concurrent requests are excluded because they do not change the bits. A kernel
+    level that does, such as `scalar` on x86-64, which rounds instead of fusing multiply-adds, changes the probe.
     """
 
     arithmetic: int  # ARITHMETIC of the code
-    model: str  # SHA-256 over its files, and over those of its adapters
-    backend: str  # "cpu" (also GPUs with its bits), "reference", or GPU and architecture: "cuda sm_90"
+    model: str  # SHA-256 of the files of model and adapters
+    backend: str  # "cpu" (also bit-identical GPUs), "reference", or GPU and architecture: "cuda sm_90"
     kv_type: str
-    probe: str  # digest of logits and of tokens sampled from them; empty for a model that generates no text
+    probe: str  # digest of logits and of sampled tokens; empty for a model that generates no text
 
     @property
     def id(self) -> str:
-        """Return a short name, equal for equal identities."""
+        """Short name, equal for equal identities."""
         facts = (str(self.arithmetic), self.model, self.backend, self.kv_type, self.probe)
         return f"w{self.arithmetic}-{hashlib.blake2b(chr(0).join(facts).encode(), digest_size=12).hexdigest()}"
 
@@ -81,61 +81,61 @@ class BitIdentityMixin:
     def identity(self) -> Identity:
         """Return the identity of the answers' bits; the first call runs a probe between two steps.
 
-        Processes with one identity give one answer to one request, byte for byte.
+        Processes with the same identity give bit-identical answers to the same request.
         """
         with self._identifying:
             if self._identity is None:
                 loaded = self._loaded[0]
                 files = [loaded.file, *(adapter.file for adapter in loaded.adapters)]
                 files += [] if loaded.tower is None else [loaded.tower.file]
-                digest = _digest(files)  # while the engine goes on
+                digest = _digest(files)  # computed while the engine runs
                 tower = "" if loaded.tower is None else loaded.tower.bits
                 self._identity = self.driver.call(lambda engine: _proved(engine.program, digest, tower))
             return self._identity
 
     @property
     def known_identity(self) -> Identity | None:
-        """Return the identity if it was computed before."""
+        """Identity, if it has been computed."""
         return self._identity
 
 
 def identity_of(program: Program, file: GGUFFile, adapters: Sequence[GGUFFile] = ()) -> Identity:
-    """Return the identity of a program, after a run of 40 tokens. The files are read once, and later only if changed.
+    """Return the identity of a program after a probe run of 40 tokens.
 
-    No other run may use the program meanwhile.
+    Files are read again only if they have changed. No other run may use the program during this call.
     """
     return _proved(program, _digest([file, *adapters]))
 
 
 def _digest(files: Sequence[GGUFFile]) -> str:
-    """Return the digest of files, and of metadata that override theirs."""
+    """Return the digest of files and of overridden metadata."""
     digest = digest_of([path for one in files for path in one.paths])
     given = [text for one in files if isinstance(one.metadata, Overlay) for text in one.metadata.texts]
     return digest if not given else hashlib.sha256("\0".join([digest, *given]).encode()).hexdigest()
 
 
 def _proved(program: Program, digest: str, tower: str = "") -> Identity:
-    """Return the identity; `tower` identifies the bits of the encoder rows."""
+    """Return the identity. `tower` identifies the bits of the encoder rows."""
     about = program.about
     bits = about.bits if tower in ("", about.bits) else f"{about.bits}, tower {tower}"
     return Identity(ARITHMETIC_VERSION, digest, bits, about.kv_type, _probe(program))
 
 
 def device_bytes(engine: Engine) -> int | None:
-    """Return the bytes of a model on its GPUs: weights, cache and values; None if the CPU computes all of it."""
+    """Return the GPU memory of a model in bytes: weights, cache and values. Return None if it runs on the CPU only."""
     program, state, shares = engine.program, engine.state, engine.program.about.shares
     if not program.about.device:
         return None
-    if shares and isinstance(state, runtime.SplitState):  # the CPU's memory is reported elsewhere
+    if shares and isinstance(state, runtime.SplitState):  # CPU memory is reported elsewhere
         on_gpus = [(share, part) for share, part in zip(shares, state.parts, strict=True) if share.device != "cpu"]
         return sum(share.weights + part.n_bytes + share.values for share, part in on_gpus)
     return program.weight_stats().n_bytes + engine.state.n_bytes + program.about.arena_bytes
 
 
 def compute_rate(program: Program) -> float:
-    """Return the tokens per second at which a program computes a short prompt; 0 for a model that generates no text.
+    """Return the prefill rate of a short prompt in tokens per second, or 0 for a model that generates no text.
 
-    A run before it, as `identity_of` makes one, has packed the weights.
+    A previous run, such as the probe of `identity_of`, must have packed the weights.
     """
     if program.plan.result != "logits":
         return 0.0
@@ -145,7 +145,7 @@ def compute_rate(program: Program) -> float:
 
 
 def _run(program: Program) -> tuple[list[int], npt.NDArray[np.float32]]:
-    """Runs the tokens of the probe and returns them with the logits of the last rows."""
+    """Run the probe; return its tokens and the logits of the last rows."""
     plan = program.plan
     n_tokens = min(_N_TOKENS, program.max_rows)
     tokens = [(i * 7919 + 13) % plan.n_tokens for i in range(n_tokens)]

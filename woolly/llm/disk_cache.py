@@ -1,4 +1,4 @@
-"""Opens the folder in which the cache of a model keeps pages on disk."""
+"""Disk cache of a model: the folder with its KV pages."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class DiskCacheMixin(BitIdentityMixin):
     _tier: DiskTier | None = None
 
     def disk_stats(self) -> DiskStats | None:
-        """Return the counters of the cache's disk tier; None without `cache_disk`."""
+        """Return the counters of the disk tier; None without `cache_disk`."""
         return self.driver.call(Engine.disk_stats)
 
     @property
     def known_disk_stats(self) -> DiskStats | None:
-        """Return the counts without waiting for the step under way; they may be of different moments."""
+        """Return the counters without waiting for the current step; they may be inconsistent with each other."""
         return None if self._tier is None else self._tier.stats()
 
     def _use_disk(self, disk: DiskCache | None, engine: Engine) -> None:
@@ -50,21 +50,22 @@ class DiskCacheMixin(BitIdentityMixin):
         self._tier = engine.scheduler.tier
         if not engine.has_disk:
             warnings.warn(
-                "cache_disk is not used: the backend's cache cannot be copied",
+                "cache_disk is ignored: the cache of this backend cannot be copied",
                 stacklevel=3,
             )
 
 
 def pages_folder(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of pages of all models: the given one, or `$WOOLLY_HOME/pages`."""
+    """Return the folder for pages of all models: the given folder or `$WOOLLY_HOME/pages`."""
     return models_folder().parent / "pages" if folder is None else Path(folder)
 
 
 def pages_name(program: Program, identity: Identity) -> str:
-    """Return the folder's name for pages of an identity: plans with further layers have larger pages.
+    """Return the folder name for pages of an identity and a page layout.
 
-    GPUs that share the CPU's bits lay their pages out in another way, and so does each division of the layers. Pages
-    of a model with windows are several files, of whatever context: their sizes are a part of the digest.
+    Pages of plans with more layers are larger. GPUs have a different page layout than the CPU even if their bits are
+    equal, and so has each distribution of layers over devices. With sliding windows, pages consist of several files,
+    whose sizes are included in the digest.
     """
     state, about, name = program.new_state(1, 1 if program.plan.slots else 0), program.about, identity.id
     layout = []
@@ -82,7 +83,7 @@ def pages_name(program: Program, identity: Identity) -> str:
 def open_disk(
     loaded: LoadedModel, size: int | str | None, folder: str | os.PathLike[str] | None = None
 ) -> DiskCache | None:
-    """Return the folder for pages of a model, None without a size. No run may use the program meanwhile."""
+    """Return the disk cache of a model, or None without a size. No run may use the program during this call."""
     most = parse_size("cache_disk", size)
     if not most:
         return None
@@ -95,5 +96,5 @@ def open_disk(
         return DiskCache(identity, PageFolder(place, pages_name(loaded.program, identity), most), rate)
     except OSError as error:
         raise RequestError(
-            f"cache_disk: {error.filename or place} cannot be used ({error.strerror})", field="cache_disk"
+            f"cache_disk: cannot use {error.filename or place} ({error.strerror})", field="cache_disk"
         ) from None

@@ -1,4 +1,4 @@
-"""Embeddings and scores: lengths, dimensions and probabilities of rows."""
+"""Post-processing of embeddings and scores: normalization, dimensions and probabilities."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Float32 = npt.NDArray[np.float32]
 
 
 def check_dimensions(dimensions: int | None, width: int) -> None:
-    """RequestError if embeddings of `width` numbers cannot be cut to `dimensions`."""
+    """RequestError if embeddings of `width` numbers cannot be truncated to `dimensions`."""
     if dimensions is None:
         return
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= width:
         raise RequestError(
-            f"dimensions is {dimensions!r}; this model takes a whole number from 1 to {width}",
+            f"dimensions is {dimensions!r}; expected an integer from 1 to {width} for this model",
             field="dimensions",
             limit=width,
         )
 
 
 def truncate_embeddings(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
-    """Return the first numbers of each row, of length 1 if `normalize`; a row of zeros stays as it is."""
+    """Return the leading dimensions of each row, with length 1 if `normalize`. Zero rows stay zero."""
     rows = rows[:, :dimensions]
     if not normalize:
         return np.ascontiguousarray(rows)
@@ -33,21 +33,21 @@ def truncate_embeddings(rows: Float32, dimensions: int | None, normalize: bool) 
 
 
 def rms_normed(rows: Float32, weight: Float32, eps: float) -> Float32:
-    """Return rows normalized as by the op rms_norm."""
+    """Return the rows normalized like the op rms_norm."""
     mean_square = np.mean(rows.astype(np.float64) ** 2, axis=-1, keepdims=True)
     normed: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
     return normed * weight
 
 
 def sigmoid(rows: Float32) -> Float32:
-    """Return scores of any size as numbers from 0 to 1."""
+    """Return the sigmoid of scores: probabilities from 0 to 1."""
     wide = rows.astype(np.float64)
     out: Float32 = (0.5 * (1.0 + np.tanh(0.5 * wide))).astype(np.float32)  # exp would overflow
     return out
 
 
 def softmax(rows: Float32) -> Float32:
-    """Return the scores of each row as numbers that sum to 1."""
+    """Return the softmax of each row: probabilities that sum to 1."""
     wide = np.exp(rows.astype(np.float64) - rows.max(axis=-1, keepdims=True))
     out: Float32 = (wide / wide.sum(axis=-1, keepdims=True)).astype(np.float32)
     return out

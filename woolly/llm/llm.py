@@ -1,4 +1,4 @@
-"""LLM: load, generate, chat, embed, rerank, score, logits, tokenize. The library's face."""
+"""LLM: the main class of the Python API."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @with_near_names
 class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, UnsupportedCallsMixin, DynamicAdaptersMixin):
-    """A model that is ready to answer. Several threads may use it at once; their requests share its steps.
+    """Loaded model with its engine. Thread-safe: requests of several threads are batched into the same steps.
 
     `path`, `tokenizer`, `template` and `ctx` describe the open model.
 
@@ -70,41 +70,41 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
 
     @takes_options
     def __init__(self, model: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> None:
-        """Opens a GGUF file, by path or by the name under which it was pulled.
+        """Open a GGUF file by path or by its pulled name.
 
-        `backend` is cuda, metal, vulkan, cpu, reference, or auto: the fastest that this machine can run. `device` is
-        cpu, cuda, metal or vulkan, one of several GPUs, such as "cuda:1", or several that share the layers, "cuda:0,1".
-        `gpu_layers` is how many layers GPUs get, from the first on: a number, "all", or "auto", the default of backend
-        auto: as many as fit.
-        `ctx` bounds prompt and answer of one request together, in tokens: by default the model's context, reduced to
-        fit in a quarter of the free memory. More than the training context is accepted with a warning.
-        `kv_tokens` is the capacity of the KV cache in tokens, for running requests and cached prefixes: by default four
-        contexts if they take at most a tenth of the available memory, else fewer, but at least one. `max_running`
-        requests run concurrently, others wait: a number, or "auto", the default, as many as help and fit. A step
-        computes at most `chunk` tokens for all of them. `threads` None uses all cores. `weight_memory` limits the
-        memory of prepared weights, in bytes or as text such as "600MB".
-        `kv_type` is the type of the KV cache: f16, f32, q8_0 or q4; "q8_0/q4" chooses keys and values separately.
-        `speculation` drafts up to `draft_tokens` tokens ahead, which changes no text: "prompt_lookup" in the text so
-        far, "mtp" with the model's MTP block (multi-token prediction), "mtp_lookup" with both, or a smaller model with
-        the same vocabulary, given as a file, a name or an open LLM, whose file is then opened once more. "auto" is
-        "mtp" if the file has an MTP block, or one is next to it; None or "none": no speculation.
-        `metadata` overrides values of the file, by key, in which "*." stands for the architecture; `rope_scaling`
-        (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` are names for such keys: with yarn and
-        a scale of 4 a model supports four times its training context.
-        `adapters` are LoRA files in GGUF, a list or a mapping of names; each request takes all of them, or as much of
-        each as its own `adapters` says. `add_adapter`, `scale_adapters` and `remove_adapter` change them while it runs.
-        `control_vectors` are GGUF files of directions that are added to the outputs of layers, for all requests: a
-        list, or a mapping of files to scales; `control_vector_layers` are the first and the last of these layers.
-        `chat_template` replaces the file's template. `preset` names a table of presets.toml, whose system prompt,
-        context and sampling are the defaults of a call; by default the table with the model's name, if there is one;
-        "none" disables presets. `cache_disk` is the disk space for pages of prompts, such as "20GB", which are reused
-        by later processes; the folder is $WOOLLY_HOME/pages, or `cache_disk_folder`.
-        `mmproj` is the projector file for image and audio input: by default the one next to the model; "none" disables
+        `backend` is cuda, metal, vulkan, cpu, reference, or auto (the fastest available). `device` is cpu, cuda, metal
+        or vulkan, one of several GPUs ("cuda:1"), or several GPUs that share the layers ("cuda:0,1"). `gpu_layers` is
+        the number of layers on GPUs, counted from the first layer: a number, "all", or "auto" (as many as fit; the
+        default).
+        `ctx` is the maximum number of prompt and answer tokens per request: by default the model's context, reduced to
+        fit in a quarter of the free memory. More than the training context is accepted with a warning. `kv_tokens` is
+        the capacity of the KV cache in tokens, for running requests and cached prefixes: by default up to four contexts
+        within a tenth of the available memory, but at least one. `max_running` is the maximum number of concurrent
+        requests: a number, or "auto" (limited by throughput and memory; the default). A step computes at most `chunk`
+        tokens. `threads` defaults to all cores. `weight_memory` limits the memory of prepared weights, in bytes or as a
+        string such as "600MB".
+        `kv_type` is the type of the KV cache: f16, f32, q8_0 or q4; "q8_0/q4" sets the types of K and V separately.
+        `speculation` drafts up to `draft_tokens` tokens per step, which never changes the output: "prompt_lookup",
+        "mtp" with the model's MTP block (multi-token prediction), "mtp_lookup" with both, or a smaller model with the
+        same vocabulary (a file, a name, or an open LLM, whose file is opened again). "auto" selects "mtp" if the file
+        has an MTP block or such a file is next to it; None or "none" disables speculation.
+        `metadata` overrides values of the file by key; "*." at the start of a key stands for the architecture.
+        `rope_scaling` (none, linear, yarn), `rope_scale`, `rope_freq_base` and `yarn_orig_ctx` override the
+        corresponding keys; for example, yarn with a scale of 4 extends the training context four times.
+        `adapters` are LoRA files in GGUF, as a list or a mapping of names to files. A request uses all of them, unless
+        its `adapters` option sets scales. `add_adapter`, `scale_adapters` and `remove_adapter` change them at run time.
+        `control_vectors` are GGUF files of directions to add to layer outputs, for all requests: a list, or a mapping
+        of files to scales. `control_vector_layers` are the first and last of these layers.
+        `chat_template` replaces the file's template. `preset` names a table of presets.toml with the default system
+        prompt, context and sampling parameters; by default the table with the model's name, if there is one; "none"
+        disables presets. `cache_disk` is the disk space for KV pages of prompts, such as "20GB", which later processes
+        reuse. `cache_disk_folder` is their folder, by default $WOOLLY_HOME/pages.
+        `mmproj` is the projector file for image and audio input, by default the file next to the model; "none" disables
         it.
-        `stages` are the HOST:PORT of `woolly stage` processes that hold the layers in turn, each with the same file and
+        `stages` are the addresses (HOST:PORT) of `woolly stage` processes, in layer order, each with the same file and
         the token of `stage_token_file`. `check_memory` rejects a model that does not fit in the available memory.
         """
-        given = ModelOptions(**options)  # type: ignore[arg-type]  # wider types, which are read below
+        given = ModelOptions(**options)  # type: ignore[arg-type]  # wider types, parsed below
         self.path: Path = resolve(model)
         made = find_derived_model(os.fspath(model)) if given.preset is None else None
         self.preset = made or find_preset(self.path, given.preset)
@@ -135,7 +135,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         )
         self.tokenizer = loaded.tokenizer
         self._loaded: list[LoadedModel] = [loaded]
-        files = self._loaded  # of the current adapters
+        files = self._loaded  # with the current adapters
         self._identifying, self._adapting = threading.Lock(), threading.Lock()
         try:
             self.template = load_template(loaded, given.chat_template)
@@ -180,7 +180,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
 
     @property
     def plan(self) -> Plan:
-        """The steps that make up the model."""
+        """Plan of the model: its steps in order."""
         return self.engine.program.plan
 
     @property
@@ -190,49 +190,49 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
 
     @property
     def is_closed(self) -> bool:
-        """True if `close` was called."""
+        """True after `close`."""
         return self.driver.is_closed
 
     @property
     def n_vocab(self) -> int:
-        """Width of a row of logits."""
+        """Number of logits per row."""
         return self.plan.n_tokens
 
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Text -> ids; `add_special` adds BOS and EOS as the file says, `parse_special` knows control tokens."""
+        """Return token ids; `add_special` adds BOS and EOS as the file specifies."""
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """Ids -> text."""
+        """Return the text of token ids."""
         return self.tokenizer.decode(ids)
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits after each of the ids, float32 [len(ids), n_vocab]."""
+        """Return the logits after each token, float32 [len(ids), n_vocab]."""
         return self.driver.call(lambda engine: engine.logits(ids))
 
     def hidden(self, ids: Sequence[int], step: str | int) -> npt.NDArray[np.float32]:
-        """Return the output of a plan step for each of the ids, float32 [len(ids), width], the same on every backend.
+        """Return the output of a plan step for each token, float32 [len(ids), width], equal on every backend.
 
-        "blk.3" is the output of layer 3, "output_norm" the normalized final state from which the logits are computed,
-        "blk.3.ffn_norm" the output of the step with that weight (`woolly plan`), a number the step that
-        `woolly plan --fused` prints with it. RequestError if the backend never computes that value separately.
+        "blk.3" is the output of layer 3, "output_norm" the normalized final state before the output projection, and
+        "blk.3.ffn_norm" the output of the step with this weight (see `woolly plan`). A number is a step index of
+        `woolly plan --fused`. RequestError if the backend never computes this value separately.
         """
         if (found := find_norm(self.engine.program, step)) is None:
             return self.driver.call(lambda engine: engine.hidden(ids, step))
-        # The backend fuses the norm: its input is read, and normalized here.
+        # The backend fuses the norm: read its input and normalize it here.
         before, norm = found
         weight = self._loaded[0].file.tensors[norm.weights[0].name].dequantize()
         values = self.driver.call(lambda engine: engine.hidden(ids, before))
         return rms_normed(values, weight, norm.number("eps"))
 
     def score(self, prompt: Prompt) -> Score:
-        """Log-probability of each token of a text, given those before it."""
+        """Return the log-probability of each token of a text."""
         request = self.prepare_score(prompt)
         self.driver.complete([[request]])
         return Score.of(request)
 
     def prefix_stats(self) -> PrefixStats:
-        """Prefix cache statistics: hits, computed tokens, and reasons of misses."""
+        """Return prefix cache statistics: hits, computed tokens, and reasons for misses."""
         return self.driver.call(Engine.prefix_stats)
 
     @overload
@@ -276,23 +276,23 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         progress: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> Completion | list[Completion] | Stream:
-        """Complete a prompt (text, or token ids used unchanged), or each of a list of prompts, concurrently.
+        """Complete a prompt, or each of a list of prompts concurrently. A prompt is text or a list of token ids.
 
-        A list accepts one `params` for all or a list of them, and returns a list in the same order; `progress` shows a
-        bar on standard error meanwhile. With `stream`, one prompt is continued chunk by chunk.
+        A list of prompts takes `params` for all or a list of them, and returns a list in the same order; `progress`
+        shows a progress bar on standard error. With `stream`, return an iterator over chunks of a single answer.
 
-        Each field of SamplingParams is an option too, which overrides `params`: `generate("hi", max_tokens=5)`.
-        After `timeout` seconds a request ends as cancelled, with its text so far. A higher `priority` goes first.
-        `hooks` are called with (positions, values) of the named steps (see `hidden`) for each token that is computed.
+        Each field of SamplingParams is also an option, which overrides `params`: `generate("hi", max_tokens=5)`. After
+        `timeout` seconds, a request ends as cancelled with its partial text. Requests with higher `priority` run first.
+        `hooks` maps step names to callbacks, which receive (positions, values) of every computed token (see `hidden`).
 
-        A request that fails, for example in its callback, raises; in a list its Completion has the error.
+        A failed request raises its error; in a list, its Completion has the error.
         """
         many = is_list_of_prompts(prompt)
         check_progress(stream, progress)
         groups = self.prepare(prompt, params, **options)
         if stream:
             if many:
-                raise RequestError("the prompt is a list, but one prompt at a time can be streamed")
+                raise RequestError("streaming takes one prompt, but got a list")
             return Stream(self.driver, groups[0])
         completions = self._complete(groups, progress)
         return completions if many else completions[0].checked()
@@ -338,19 +338,19 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         progress: bool = False,
         **options: Unpack[ChatOptions],
     ) -> ChatCompletion | list[ChatCompletion] | ChatStream:
-        """Answer a conversation, rendered with the file's chat template, or each of a list of them, concurrently.
+        """Answer a conversation, rendered with the chat template, or each of a list of conversations concurrently.
 
-        A text is one message of the user. The answer's `text` is without its `reasoning` and its `tool_calls`.
-        Lists, `stream`, `progress`, sampling options, `timeout` and `priority` are as in `generate`.
+        A string is a single user message. The answer's `text` excludes its `reasoning` and `tool_calls`. Lists,
+        `stream`, `progress`, sampling options, `timeout` and `priority` work as in `generate`.
 
-        `schema` is a JSON schema or a pydantic class that the answer follows. `tools` are functions that the model may
-        call, in OpenAI's shape; `tool_choice` is none, auto, required or the name of one of them, and without
-        `parallel_tool_calls` there is at most one call. `reasoning_effort` sets the effort of a model whose template
-        has such a switch; without `split_reasoning` the reasoning stays in the text. With `continue_final` the answer
-        continues the last message, which must be the assistant's. `documents` and `variables` (switches such as
-        enable_thinking) go to the template.
+        `schema` is a JSON schema or a pydantic class that the answer must match. `tools` are functions that the model
+        may call, in OpenAI's format. `tool_choice` is none, auto, required or the name of a tool; with
+        `parallel_tool_calls=False`, the model makes at most one call. `reasoning_effort` sets the effort of a model
+        whose template supports it. With `split_reasoning=False`, reasoning stays in the text. With `continue_final`,
+        the answer continues the last message, which must be the assistant's. `documents` and `variables` (such as
+        enable_thinking) are passed to the template.
 
-        Control tokens in a message's content are tokenized as control tokens, as in other engines: check untrusted
+        Control tokens in message content are tokenized as control tokens, as in other engines, so check untrusted
         content.
         """
         check_progress(stream, progress)
@@ -364,18 +364,18 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         return answers if many else answers[0]
 
     def compact(self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]) -> str:
-        """Return a note of a conversation, written by the model; `summary_text` makes it a message."""
+        """Return a summary of a conversation, written by the model; `summary_text` turns it into a message."""
         return written_note(self.driver, *self.prepare_note(messages, params, **options))
 
     def close(self) -> None:
-        """Frees weights, cache, threads and file; open requests end cancelled, further calls raise."""
+        """Free weights, cache, threads and file. Unfinished requests end as cancelled; further calls raise."""
         self.driver.close()
-        if not self.driver.is_foreign:  # a forked child leaves it to its parent
-            with self._adapting:  # a change of adapters ends first: the driver rejects it by now
+        if not self.driver.is_foreign:  # a forked child leaves the model to its parent
+            with self._adapting:  # a change of adapters ends first, because the closed driver rejects it
                 self._unload()
 
     def __enter__(self) -> LLM:
-        _ = self.engine  # raises if this was closed
+        _ = self.engine  # raises if the LLM was closed
         return self
 
     def __exit__(

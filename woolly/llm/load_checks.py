@@ -1,4 +1,4 @@
-"""Checks of an LLM's options before its file is opened, and its chat template."""
+"""Validation of load options, and the chat template of a model."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ _COUNTS = (
     "draft_tokens",
     "chunk",
     "kv_tokens",
-)  # other numbers are checked where their limits are known
+)  # other numbers are validated where their limits are known
 
 
 def check_load_options(given: ModelOptions) -> None:
-    """RequestError for a template that is empty, or for a count that is neither None nor at least 1."""
+    """RequestError for an empty template or a count below 1."""
     for name in _COUNTS:
         value = getattr(given, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise RequestError(f"{name} is {value!r}; a whole number of at least 1 was expected", field=name)
+            raise RequestError(f"{name} is {value!r}; expected an integer of at least 1", field=name)
     parse_max_running("max_running", given.max_running)
     template = given.chat_template
     if template is not None and not (isinstance(template, str) and template.strip()):
-        raise RequestError("chat_template is empty; a Jinja template was expected", field="chat_template")
+        raise RequestError("chat_template is empty; expected a Jinja template", field="chat_template")
 
 
 def load_template(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
-    """Return the template that lays out conversations: the given one, or that of the file."""
+    """Return the chat template: the given one, or the template of the file."""
     ends = (loaded.tokenizer.bos_id, loaded.tokenizer.eos_id)
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
     metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
     if loaded.source is not None and "tokenizer.chat_template" not in metadata:
-        metadata = {"tokenizer.chat_template": _PLAIN}  # the input of an encoder is a text, not a conversation
+        metadata = {"tokenizer.chat_template": _PLAIN}  # an encoder takes a plain text, not a conversation
     return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
 
 
 def load_modalities(loaded: LoadedModel, ctx: int) -> Modalities | None:
-    """Return the modalities of a model: from its projector or audio encoder."""
+    """Return the modalities of a model, from its projector or audio encoder; None for text only."""
     source = loaded.source
     tower = source if source is not None and isinstance(source, multimodal.AudioEncoder) else loaded.tower
     if tower is None:
@@ -57,7 +57,7 @@ def load_modalities(loaded: LoadedModel, ctx: int) -> Modalities | None:
 
 
 def overrides_of(given: ModelOptions) -> dict[str, Value]:
-    """Return the values of the options by key; RequestError for one that makes no sense."""
+    """Return the metadata overrides of the options by key; RequestError for invalid values."""
     found = parse_overrides(given.metadata)
     scaling, scale = given.rope_scaling, _positive("rope_scale", given.rope_scale)
     if scaling is not None and scaling not in _SCALINGS:
@@ -65,7 +65,7 @@ def overrides_of(given: ModelOptions) -> dict[str, Value]:
             f"rope_scaling is {str(scaling)[:40]!r}; choose one of: {', '.join(_SCALINGS)}", field="rope_scaling"
         )
     if scale is not None and scaling == "none":
-        raise RequestError("rope_scale is given, but rope_scaling is 'none'", field="rope_scale")
+        raise RequestError("rope_scale has no effect with rope_scaling 'none'; remove one of them", field="rope_scale")
     named: dict[str, Any] = {
         "*.rope.scaling.type": scaling,
         "*.rope.scaling.factor": scale,
@@ -80,5 +80,5 @@ def _positive(name: str, value: float | None) -> float | None:
         return None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:
-        raise RequestError(f"{name} is {value!r}; a number above 0 was expected", field=name)
+        raise RequestError(f"{name} is {value!r}; expected a number above 0", field=name)
     return float(value)

@@ -1,4 +1,4 @@
-"""Images and audio of a prompt as input of the engine, and their number of tokens."""
+"""Placeholder tokens for images and audio in prompts, and their number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def encode_layout(layout: ChatFormat, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
-    """Return the tokens of a conversation, with placeholder rows for its images and audio."""
+    """Return the tokens of a conversation, with placeholders for its images and audio."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0
     for index, item in enumerate(layout.media):
@@ -24,12 +24,12 @@ def encode_layout(layout: ChatFormat, modalities: Modalities, encode: Callable[[
 
 
 def image_tokens(image: Image, tower: VisionSettings, encode: Callable[[str], Sequence[int]]) -> int:
-    """Return the number of context tokens of an image, markers included."""
+    """Return the number of context tokens of an image, including markers."""
     return _count(multimodal.image_placeholders(image.size, tower), encode)
 
 
 def audio_tokens(audio: Audio, settings: AudioSettings, encode: Callable[[str], Sequence[int]]) -> int:
-    """Return the number of context tokens of an audio clip, markers included."""
+    """Return the number of context tokens of an audio clip, including markers."""
     return _count(multimodal.audio_placeholders(audio, settings), encode)
 
 

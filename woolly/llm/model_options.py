@@ -1,7 +1,7 @@
-"""ModelOptions: one row for each option that a model is opened with.
+"""ModelOptions: a table row for each option of loading a model.
 
-The keywords of `LLM`, the flags of commands, the server's settings with their names in woolly.toml and in the
-environment, the checks and the reference are made from the rows. docs/make/add-an-option.md shows how one is added.
+The rows define the keywords of `LLM`, the flags of commands, the server's settings (woolly.toml and environment), the
+validation and the reference. See docs/make/add-an-option.md.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ if TYPE_CHECKING:
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
-_RUNS = "How a model runs"  # the group of settings
+_RUNS = "How a model runs"  # group of settings
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The option as a setting of the server."""
+    """Option as a setting of the server."""
 
-    flags: str  # of `woolly serve`, separated by spaces
+    flags: str  # flags of `woolly serve`, separated by spaces
     help: str
-    shown: str | None = None  # shown instead of the default
-    name: str = ""  # in woolly.toml, and after WOOLLY_ in the environment; "": the option's name
-    clients: bool = False  # whether a client may choose it for a model that it asks to load
+    shown: str | None = None  # text to show instead of the default
+    name: str = ""  # name in woolly.toml, and after WOOLLY_ in the environment; "": the name of the option
+    clients: bool = False  # True if clients may set the option when they request a model
 
 
 @dataclass(frozen=True)
 class Row:
-    """Declaration of an option: everything but the code that uses it."""
+    """Declaration of an option."""
 
-    name: str  # the keyword of LLM
-    type: str  # the annotation: how text is read
+    name: str  # keyword of LLM
+    type: str  # annotation, which determines how text is parsed
     default: Any
-    help: str = ""  # of the commands that open a model for one task
-    flags: str = ""  # of these commands, separated by spaces; "": no command
-    shown: str = ""  # shown instead of the default
+    help: str = ""  # help text in commands that load a model
+    flags: str = ""  # flags of these commands, separated by spaces; "": no flag
+    shown: str = ""  # text to show instead of the default
     metavar: str | None = None
-    low: int | None = None  # minimum; None: not a number, or no minimum
+    low: int | None = None  # minimum; None if there is no minimum
     choices: tuple[str, ...] = ()
-    setting: Setting | None = None  # None: the server has no such setting, or another one for it
+    setting: Setting | None = None  # None if the server has no setting for the option, or declares it elsewhere
 
     @property
     def setting_name(self) -> str:
-        """The name of the server's setting."""
+        """Name of the server setting."""
         return (self.setting.name if self.setting is not None else "") or self.name
 
     @property
     def kind(self) -> Any:
-        """The type of what is typed on the command line: int, Path, or str."""
+        """Type of the command line value: int, float, Path or str."""
         plain = self.type.removesuffix(" | None")
         return {"int": int, "float": float, "Path": Path}.get(plain, str)
 
 
 def option(default: Any, help: str = "", *, setting: Setting | None = None, **row: Any) -> Any:
-    """A dataclass field with its row; `row` are fields of Row. The metadata are also used for a setting's field."""
+    """Return a dataclass field with its row; `row` has fields of Row. Server settings also read this metadata."""
     metadata: dict[str, Any] = {"row": {"help": help, "setting": setting, **row}, "group": _RUNS}
     if setting is not None:
         metadata |= {"flags": tuple(setting.flags.split()), "help": setting.help, "shown": setting.shown}
@@ -71,44 +71,44 @@ def option(default: Any, help: str = "", *, setting: Setting | None = None, **ro
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Options that the library, the commands and the server know by one name; `Settings` inherits their fields."""
+    """Options that have the same name in library, commands and server; `Settings` inherits these fields."""
 
     threads: int | None = option(
         None,
-        "Threads.",
+        "Number of threads.",
         flags="--threads -t",
         shown="all physical cores",
         low=1,
-        setting=Setting("-t --threads", "Threads that compute.", "all physical cores", clients=True),
+        setting=Setting("-t --threads", "Number of compute threads.", "all physical cores", clients=True),
     )
     kv_tokens: int | None = option(
         None,
         low=1,
         setting=Setting(
-            "--kv-tokens", "Tokens that the cache holds for all requests.", "up to four contexts", clients=True
+            "--kv-tokens", "Capacity of the KV cache in tokens, for all requests.", "up to four contexts", clients=True
         ),
     )
     cache_disk: str | None = option(
         None,
         setting=Setting(
             "--cache-disk",
-            "Most that pages of prompts may take on disk, such as 20GB; they outlive the server.",
+            "Disk space for KV pages of prompts, such as 20GB. Pages survive a restart.",
             "none",
         ),
     )
     cache_disk_folder: Path | None = option(  # noqa: RUF009
         None,
         setting=Setting(
-            "--cache-disk-folder", "Folder of these pages, which several servers may share.", "pages beside the models"
+            "--cache-disk-folder", "Folder of these pages, which several servers may share.", "pages next to the models"
         ),
     )
     weight_memory: str | None = option(
         None,
-        "Most memory for prepared weights, such as 600MB.",
+        "Maximum memory for prepared weights, such as 600MB.",
         flags="--weight-memory",
         shown="no limit",
         setting=Setting(
-            "--weight-memory", "Most memory for prepared weights, such as 600MB.", "no limit", clients=True
+            "--weight-memory", "Maximum memory for prepared weights, such as 600MB.", "no limit", clients=True
         ),
     )
     backend: str = option(
@@ -119,107 +119,109 @@ class EngineOptions:
         choices=("auto", "cuda", "metal", "vulkan", "cpu", "reference"),
         setting=Setting(
             "--backend",
-            "What computes: cuda, metal, vulkan, cpu, reference, or auto, the fastest there is.",
+            "Backend: cuda, metal, vulkan, cpu, reference, or auto (the fastest available).",
             clients=True,
         ),
     )
     device: str | None = option(
         None,
-        "cpu, cuda, metal or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
+        "Device: cpu, cuda, metal or vulkan; cuda:N or vulkan:N for one GPU; cuda:0,1 for several.",
         flags="--device -dev",
         shown="auto",
         setting=Setting(
             "-dev --device",
-            "cpu, cuda, metal or vulkan; one of several GPUs: cuda:N or vulkan:N, N from 0; or some: cuda:0,1.",
+            "Device: cpu, cuda, metal or vulkan; cuda:N or vulkan:N for one GPU; cuda:0,1 for several.",
             "auto; replicas take turns",
             clients=True,
         ),
     )
     gpu_layers: int | str | None = option(
         None,
-        "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
+        "Number of layers on the GPU; the CPU runs the rest. all, or auto for as many as fit.",
         flags="--gpu-layers -ngl --n-gpu-layers",
         shown="auto",
         metavar="N",
         setting=Setting(
             "-ngl --gpu-layers --n-gpu-layers",
-            "Layers on the GPU, the CPU has the rest: a number, all, or auto for as many as fit.",
+            "Number of layers on the GPU; the CPU runs the rest. all, or auto for as many as fit.",
             "auto",
             clients=True,
         ),
     )
     mmproj: str | None = option(
         None,
-        "Projector file (mmproj) for image and audio input; none: text only.",
+        "Projector file (mmproj) for image and audio input; none for text only.",
         flags="--mmproj -mm",
-        shown="the one beside the model",
+        shown="next to the model",
         metavar="FILE",
         setting=Setting(
             "-mm --mmproj",
-            "Projector file (mmproj) of --model for image and audio input; none: text only, for all models.",
-            "the one beside each model",
+            "Projector file (mmproj) of --model for image and audio input; none for text only, in all models.",
+            "next to each model",
         ),
     )
     rope_scaling: str | None = option(
         None,
-        "How positions beyond those of training are reached: none, linear or yarn.",
+        "RoPE scaling beyond the training context: none, linear or yarn.",
         flags="--rope-scaling",
-        shown="as the file says",
+        shown="from the file",
         setting=Setting(
-            "--rope-scaling", "How positions beyond those of training are reached: none, linear or yarn.", "the file's"
+            "--rope-scaling", "RoPE scaling beyond the training context: none, linear or yarn.", "from the file"
         ),
     )
     rope_scale: float | None = option(
         None,
-        "How many times the positions of training.",
+        "RoPE scaling factor: context as a multiple of the training context.",
         flags="--rope-scale",
-        shown="as the file says",
-        setting=Setting("--rope-scale", "How many times the positions of training.", "the file's"),
+        shown="from the file",
+        setting=Setting(
+            "--rope-scale", "RoPE scaling factor: context as a multiple of the training context.", "from the file"
+        ),
     )
     rope_freq_base: float | None = option(
         None,
-        "Base of the angles of positions.",
+        "RoPE base frequency.",
         flags="--rope-freq-base",
-        shown="as the file says",
-        setting=Setting("--rope-freq-base", "Base of the angles of positions.", "the file's"),
+        shown="from the file",
+        setting=Setting("--rope-freq-base", "RoPE base frequency.", "from the file"),
     )
     yarn_orig_ctx: int | None = option(
         None,
-        "Positions of training, for yarn.",
+        "Training context for YaRN.",
         flags="--yarn-orig-ctx",
         shown="the model's context",
         low=1,
-        setting=Setting("--yarn-orig-ctx", "Positions of training, for yarn.", "the model's context"),
+        setting=Setting("--yarn-orig-ctx", "Training context for YaRN.", "the model's context"),
     )
     stages: tuple[str, ...] = option(
         (),
         setting=Setting(
             "--stages",
-            "HOST:PORT of `woolly stage` processes that hold the layers of --model in turn, separated by commas.",
+            "HOST:PORT of `woolly stage` processes with the layers of --model, in order, separated by commas.",
             "none",
         ),
     )
     stage_token_file: Path | None = option(  # noqa: RUF009
-        None, setting=Setting("--stage-token-file", "File with the token that the stages were started with.", "none")
+        None, setting=Setting("--stage-token-file", "File with the token of the stages.", "none")
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(EngineOptions):
-    """The keyword arguments of `LLM`, with its names and defaults, and plain values as settings and JSON have them.
+    """Keyword arguments of `LLM` as plain values, as in settings and JSON.
 
-    The options here have another name in the server, llama.cpp's, or are made of several settings.
+    These options have a different name in the server (llama.cpp's), or correspond to several settings.
     """
 
     ctx: int | None = option(
         None,
-        "Context in tokens.",
+        "Context length in tokens.",
         flags="--ctx -c",
-        shown="the model's, as memory allows",
+        shown="the model's, within free memory",
         setting=Setting(
             "-c --ctx-size --ctx",
-            "Tokens of prompt and answer together, per request.",
-            "the model's, as memory allows",
+            "Maximum number of prompt and answer tokens per request.",
+            "the model's, within free memory",
             "ctx_size",
             clients=True,
         ),
@@ -227,14 +229,14 @@ class ModelOptions(EngineOptions):
     )
     kv_type: str | None = option(
         None,
-        "Number type of the cache, of K and V both (llama.cpp's -ctk: K alone): f16, f32, q8_0 or q4; or two, as in"
+        "Type of K and V in the cache (llama.cpp's -ctk sets only K): f16, f32, q8_0 or q4; or two types, such as"
         " q8_0/q4.",
         flags="--kv-type -ctk",
         shown="f16",
         setting=Setting(
             "-ctk --cache-type-k --kv-type",
-            "Number type of the cache, of keys and values both (llama.cpp's -ctk: of keys alone): f16, f32, q8_0 or q4;"
-            " or two, as in q8_0/q4.",
+            "Type of K and V in the cache (llama.cpp's -ctk sets only K): f16, f32, q8_0 or q4;"
+            " or two types, such as q8_0/q4.",
             "f16",
             "cache_type_k",
             True,
@@ -244,7 +246,7 @@ class ModelOptions(EngineOptions):
         None,
         setting=Setting(
             "-np --parallel",
-            "Most requests that run at once; others wait. auto: as many as the device gains by and the memory holds.",
+            "Maximum number of concurrent requests; others wait. auto adapts it to throughput and memory.",
             "auto",
             "parallel",
             True,
@@ -253,38 +255,37 @@ class ModelOptions(EngineOptions):
     chunk: int | None = option(
         None,
         low=1,
-        setting=Setting("-b --batch-size", "Most tokens of one step, up to 512.", "512", "batch_size", True),
+        setting=Setting("-b --batch-size", "Maximum tokens per step, up to 512.", "512", "batch_size", True),
     )
     speculation: str = option(
         "auto",
-        "What guesses tokens ahead: a smaller model, an mtp- file, prompt_lookup, mtp (own block), mtp_lookup or none.",
+        "Draft method: a smaller model, an mtp- file, prompt_lookup, mtp (the model's block), mtp_lookup or none.",
         flags="--model-draft -md",
-        shown="mtp, if the file has it",
+        shown="mtp if the file has it",
         metavar="MODEL",
         setting=Setting(
             "-md --model-draft",
-            "What guesses tokens ahead: a smaller model, prompt_lookup, mtp, mtp_lookup, none, or auto: mtp if the file"
-            " has it.",
+            "Draft method: a smaller model, prompt_lookup, mtp, mtp_lookup, none, or auto for mtp if the file has it.",
             name="model_draft",
         ),
     )
     draft_tokens: int = option(
         8,
-        "Most tokens to guess ahead.",
+        "Maximum draft tokens per step.",
         flags="--draft-max --draft",
         shown="8",
         low=1,
-        setting=Setting("--draft-max --draft", "Most tokens to guess ahead.", name="draft_max"),
+        setting=Setting("--draft-max --draft", "Maximum draft tokens per step.", name="draft_max"),
     )
     metadata: tuple[str, ...] = option(
         (),
-        "Values in place of the file's: KEY=TYPE:VALUE, with commas between.",
+        "Metadata overrides: KEY=TYPE:VALUE, separated by commas.",
         flags="--override-kv",
         shown="none",
         metavar="TEXT",
         setting=Setting(
             "--override-kv",
-            "Values in place of the file's: KEY=TYPE:VALUE, with commas between.",
+            "Metadata overrides: KEY=TYPE:VALUE, separated by commas.",
             "none",
             "override_kv",
         ),
@@ -295,15 +296,15 @@ class ModelOptions(EngineOptions):
     chat_template: str | None = option(None)
     preset: str | None = option(
         None,
-        "Table of presets.toml; none: not even the model's own.",
+        "Table of presets.toml; none disables presets.",
         flags="--preset",
-        shown="that of the model's name",
+        shown="the model's name",
     )
-    check_memory: bool = option(True)  # the server and its replicas count the memory of all models themselves
+    check_memory: bool = option(True)  # the server and its replicas track the memory of all models
 
 
 class LoadOptions(TypedDict, total=False):
-    """Keywords of `LLM` for type checkers: a test checks that the names match the rows; types are wider."""
+    """Keywords of `LLM` for type checkers, with the names of the rows but wider types."""
 
     backend: str
     device: str | None
@@ -336,7 +337,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 def rows_of(options: type = ModelOptions) -> dict[str, Row]:
-    """The rows of a class of options, by the keyword of LLM."""
+    """Return the rows of a class of options, by keyword of LLM."""
     return _read(options)
 
 
@@ -350,7 +351,7 @@ def _read(options: Any) -> dict[str, Row]:
 
 
 def takes_options(init: Init) -> Init:
-    """Shows the rows as keyword-only arguments of a function that takes `**options`: for help() and for checks."""
+    """Expose the rows as keyword-only arguments of a function that takes `**options`, for help() and type checks."""
     own = inspect.signature(init)
     kept = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
     rows, hints = rows_of(), LoadOptions.__annotations__

@@ -1,4 +1,4 @@
-"""Options of a request, by keyword."""
+"""Keyword options of requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class SharedOptions(SamplingOptions, total=False):
     """Options of `generate` and `chat`; a sampling option overrides `params`."""
 
-    timeout: float | None  # seconds after which the request ends as cancelled, with its text so far
-    priority: int  # a higher one goes first
-    replay_tokens: Sequence[int]  # first token ids of the answer, replayed from an interrupted one
+    timeout: float | None  # seconds after which the request ends as cancelled, with its partial text
+    priority: int  # requests with higher priority run first
+    replay_tokens: Sequence[int]  # leading token ids of the answer, replayed from an interrupted answer
 
 
 class GenerateOptions(SharedOptions, total=False):
@@ -30,14 +30,14 @@ class ChatOptions(SharedOptions, total=False):
     """Options of `chat`."""
 
     schema: Mapping[str, Any] | type | None  # JSON schema or pydantic class of the answer; reasoning may precede it
-    tell_schema: bool  # True: the system message says the schema, too
+    tell_schema: bool  # True: the system message includes the schema
     tools: Sequence[Tool | Mapping[str, Any]] | None  # functions that the model may call
     tool_choice: str | None  # none, auto (default), required, or the name of the tool that must be called
-    parallel_tool_calls: bool  # False: at most one call
+    parallel_tool_calls: bool  # False: at most one tool call
     reasoning_effort: str | None  # "none", or a value that the template supports
-    split_reasoning: bool  # False: reasoning stays in the text, with its marks
-    continue_final: bool  # True: the answer continues the last message, which is the assistant's
-    documents: Sequence[Mapping[str, Any]] | None  # for templates that show them
-    variables: Mapping[str, Any] | None  # the template's own switches, such as enable_thinking
+    split_reasoning: bool  # False: reasoning stays in the text, with its markers
+    continue_final: bool  # True: the answer continues the last message, which must be the assistant's
+    documents: Sequence[Mapping[str, Any]] | None  # for templates that support documents
+    variables: Mapping[str, Any] | None  # template variables, such as enable_thinking
     images: Sequence[Any] | None  # images before the last message: paths, bytes, PIL images or arrays of uint8
     audio: Sequence[Any] | None  # audio before the last message: paths, bytes or arrays with a rate, (array, 16000)

@@ -1,4 +1,4 @@
-"""PoolingMixin: the part of LLM that turns texts into embeddings, scores and labels."""
+"""PoolingMixin: embedding, reranking and classification methods of LLM."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 Float32 = npt.NDArray[np.float32]
-Text = str | Sequence[int]  # ids are taken as they are
+Text = str | Sequence[int]  # token ids are used unchanged
 
-# Returns True if the caller has left: the preparation of its texts then stops.
+# Returns True if the client has disconnected, which stops the preparation of its texts.
 given_up: ContextVar[Callable[[], bool]] = ContextVar("woolly_given_up", default=lambda: False)
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Probabilities of a classifier's labels for one text. `str(classification)` is the most likely label."""
+    """Probabilities of a classifier's labels for a text. `str(classification)` is the most likely label."""
 
-    label: str  # the likeliest
-    scores: Mapping[str, float]  # of 0 to 1 by label, in the model's order
+    label: str  # most likely label
+    scores: Mapping[str, float]  # probability by label, in the model's order
 
     def __str__(self) -> str:
         return self.label
 
 
 class PoolingMixin:
-    """Embedding, reranking and classification methods of LLM. Preparation is thread-safe; texts run next to answers."""
+    """Embedding, reranking and classification methods of LLM.
+
+    Thread-safe; texts run between steps of generating requests.
+    """
 
     tokenizer: Tokenizer
     driver: EngineDriver
@@ -60,20 +63,20 @@ class PoolingMixin:
         truncate: bool = False,
         progress: bool = False,
     ) -> Float32:
-        """Return a vector for each text (text, or token ids taken as they are), float32 [n, width].
+        """Return a vector for each text (a string or token ids), float32 [n, width].
 
-        Embeddings have length 1 unless `normalize` is false. `dimensions` keeps the first numbers of each, for models
-        with Matryoshka training only. `pooling` is mean, cls or last; by default the file's value, and a model whose
-        file has none is rejected. A text that exceeds the model's maximum is rejected, or truncated with `truncate`.
-        `progress` shows a bar on standard error.
+        Embeddings have length 1 unless `normalize` is false. `dimensions` truncates each vector, for models with
+        Matryoshka training only. `pooling` is mean, cls or last; the default is set by the file, and required if the
+        file sets none. A text that exceeds the model's maximum is rejected, or truncated with `truncate`. `progress`
+        shows a progress bar on standard error.
         """
         job = self.prepare_embedding(listed(texts), dimensions=dimensions, pooling=pooling, truncate=truncate)
         return self.embeddings(self._run(job, progress), normalize=normalize, dimensions=dimensions)
 
     def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
-        """Return a vector for each token of each text, float32 [n tokens, width], not normalized.
+        """Return a vector for each token of each text, float32 [n_tokens, width], not normalized.
 
-        For models whose file names no pooling; other models are rejected.
+        RequestError if the model's file specifies pooling.
         """
         job = self.prepare_token_embedding(listed(texts), truncate=truncate)
         return self._run(job, False).all_rows()
@@ -88,10 +91,10 @@ class PoolingMixin:
         document_tokens: int | None = None,
         progress: bool = False,
     ) -> Float32:
-        """Return the relevance of each document to the query, float32 [n], from 0 to 1; with `raw` the model's scores.
+        """Return the relevance of each document, float32 [n], from 0 to 1; with `raw`, the scores of the model.
 
-        The order of the scores is that of the documents. `truncate` cuts documents that are too long for the model,
-        `document_tokens` documents with more tokens.
+        Scores are in the order of the documents. `truncate` shortens documents that are too long for the model;
+        `document_tokens` shortens documents to this number of tokens.
         """
         job = self.prepare_ranking(query, documents, truncate=truncate, document_tokens=document_tokens)
         return self.ranks(self._run(job, progress), raw=raw)
@@ -111,9 +114,12 @@ class PoolingMixin:
         pooling: Pooling | None = None,
         truncate: bool = False,
     ) -> PoolingJob:
-        """Return a job for `embeddings`. RequestError if the model is not an embedding model, or a text is too long."""
+        """Return a job for `embeddings`.
+
+        RequestError if the model is not an embedding model, or if a text is too long.
+        """
         if pooling == "none":
-            message = "pooling is 'none', which gives no vector of a text; mean, cls or last was expected"
+            message = "pooling is 'none', which gives no vector per text; expected mean, cls or last"
             raise RequestError(message, field="pooling")
         pooler = self._pooler(pooling)
         if pooler is None or pooler.kind != "embeddings":
@@ -137,18 +143,16 @@ class PoolingMixin:
     def prepare_pairs(
         self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False, document_tokens: int | None = None
     ) -> PoolingJob:
-        """Return a job for `ranks` of queries that have a document each."""
+        """Return a job for `ranks` of (query, document) pairs."""
         if document_tokens is not None and document_tokens < 1:
-            raise RequestError(
-                f"document_tokens is {document_tokens}; at least 1 was expected", names=("document_tokens",)
-            )
+            raise RequestError(f"document_tokens is {document_tokens}; expected at least 1", names=("document_tokens",))
         pooler = self._pooler(None)
         if pooler is None or pooler.kind != "scores":
             raise self._cannot("rerank", "rank documents", pooler)
         if pooler.width != 1 and _yes(self._labels) is None:
             raise RequestError(
-                f"{self._name} scores {pooler.width} labels of one text ({', '.join(self._labels)}), it does not rank;"
-                " ask it to classify"
+                f"{self._name} is a classifier with {pooler.width} labels ({', '.join(self._labels)}) and cannot rank;"
+                " use classify"
             )
         maker = self._maker(pooler, truncate or document_tokens is not None)
         ids = _each(pairs, "document", lambda pair: maker.pair(*pair))
@@ -162,11 +166,11 @@ class PoolingMixin:
         return self._job(self._ids_of(texts, pooler, truncate), pooler, truncate, "text")
 
     def embeddings(self, job: PoolingJob, *, normalize: bool = True, dimensions: int | None = None) -> Float32:
-        """Return the embeddings of a job that is finished, or raise its error."""
+        """Return the embeddings of a finished job, or raise its error."""
         return truncate_embeddings(job.result(), dimensions, normalize)
 
     def ranks(self, job: PoolingJob, *, raw: bool = False) -> Float32:
-        """Return the scores of a job that is finished, or raise its error."""
+        """Return the relevance scores of a finished job, or raise its error."""
         rows = job.result()
         yes = _yes(self._labels) if rows.shape[1] > 1 else None
         if raw:
@@ -174,7 +178,7 @@ class PoolingMixin:
         return sigmoid(rows[:, 0]) if yes is None else np.ascontiguousarray(softmax(rows)[:, yes])
 
     def classes(self, job: PoolingJob) -> list[Classification]:
-        """Return the labels of a job that is finished, or raise its error."""
+        """Return the labels of a finished job, or raise its error."""
         rows = job.result()
         scores = sigmoid(rows) if rows.shape[1] == 1 else softmax(rows)
         labels = self._labels or tuple(f"LABEL_{i}" for i in range(rows.shape[1]))
@@ -198,12 +202,12 @@ class PoolingMixin:
         return job
 
     def _pooler(self, pooling: Pooling | None) -> Pooler | None:
-        _ = self.driver.engine  # raises if this was closed
+        _ = self.driver.engine  # raises if the LLM was closed
         loaded = self._loaded[0]
         return make_pooler(loaded.program, loaded.file.tensors, pooling)
 
     def _cannot(self, purpose: Purpose, verb: str, pooler: Pooler | None) -> RequestError:
-        """Error for a model without the capability, with the names of models that have it."""
+        """Return the error for a model without the capability, with names of models that have it."""
         transcribes = self._loaded[0].program.plan.transcribes
         if transcribes:
             why = "it is a speech-to-text model"
@@ -213,7 +217,7 @@ class PoolingMixin:
             why = "it scores texts" if pooler.kind == "scores" else "its file has no head that scores texts"
         choice = ", or set pooling to mean or last"
         return RequestError(
-            f"{self._name} cannot {verb}: {why}; take a model that can, such as {' or '.join(models_for(purpose)[:2])}"
+            f"{self._name} cannot {verb}: {why}; use a model that can, such as {' or '.join(models_for(purpose)[:2])}"
             f"{choice if pooler is None and purpose == 'embed' and not transcribes else ''}",
             code="wrong_model",
             field="model",
@@ -229,7 +233,7 @@ class PoolingMixin:
         return BatchTokenizer(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(pooler), truncate)
 
     def _max_tokens(self, pooler: Pooler) -> int:
-        """Return the maximum number of tokens of a text."""
+        """Return the maximum number of tokens per text."""
         return min(self.ctx, self.driver.engine.program.max_rows) if pooler.is_whole else self.ctx
 
     def _job(
@@ -237,20 +241,20 @@ class PoolingMixin:
     ) -> PoolingJob:
         """Return a job of texts; texts that are too long for the model are truncated or rejected.
 
-        With `inner`, each is cut to that number of tokens between its head and its tail.
+        With `inner`, each text is truncated to this number of tokens between its head and its tail.
         """
         most = self._max_tokens(pooler)
         kept, n_cut = [], []
         for index, text in enumerate(texts):
             n = len(text.ids)
             if n == 0:
-                raise RequestError(f"{what} {index} is empty; at least one token is needed", names=())
+                raise RequestError(f"{what} {index} is empty; expected at least one token", names=())
             wanted = text if inner is None else text.cut(text.n_head + inner + text.n_tail) or text
             short = wanted.cut(most) if truncate or len(wanted.ids) <= most else None
             if short is None:
                 raise RequestError(
-                    f"{what} {index} has {n} tokens, but this model takes {most} at once: it is too large; shorten it"
-                    + ("" if truncate else ", or let truncate cut it"),
+                    f"{what} {index} has {n} tokens, but this model takes at most {most}: it is too large; shorten it"
+                    + ("" if truncate else ", or set truncate"),
                     code="context_length",
                     limit=most,
                     given=n,
@@ -262,12 +266,12 @@ class PoolingMixin:
 
 
 def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> list[TextIds]:
-    """Return the ids of each text; an error names the text."""
+    """Return the token ids of each text; an error names the text."""
     out = []
     is_given_up = given_up.get()
     for index, text in enumerate(texts):
         if is_given_up():
-            raise RequestError("the caller left before its texts were tokenized")
+            raise RequestError("the client disconnected before its texts were tokenized")
         try:
             out.append(make(text))
         except RequestError as error:
@@ -276,12 +280,12 @@ def _each(texts: Sequence[Any], what: str, make: Callable[[Any], TextIds]) -> li
 
 
 def listed(texts: Any) -> Sequence[Any]:
-    """Return a list of texts unchanged, and one text, or its ids, as a list of one."""
+    """Return a list of texts unchanged, or a single text or its ids in a list."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         return [texts]
     return [texts] if len(texts) and isinstance(texts[0], (int, np.integer)) else texts
 
 
 def _yes(labels: Sequence[str]) -> int | None:
-    """Return the label that means that a document answers the query, as in rerankers made from chat models."""
+    """Return the index of the label "yes", which rerankers made from chat models use for relevant documents."""
     return next((i for i, label in enumerate(labels) if label.lower() == "yes"), None)

@@ -1,4 +1,4 @@
-"""Applying presets: load options, sampling defaults and system prompt."""
+"""Presets: load options, sampling defaults and system prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from woolly.chat import ChatRequest
     from woolly.store import Preset
 
-# Key in presets.toml, and the keyword of LLM that it sets; `adapters` has scales, as in a request.
+# Maps keys of presets.toml to keywords of LLM. In a request, `adapters` has scales instead.
 LOADING_KEYS: Mapping[str, str] = {
     "kv_type": "kv_type",
     "kv_tokens": "kv_tokens",
@@ -31,15 +31,15 @@ LOADING_KEYS: Mapping[str, str] = {
     "lora": "adapters",
 }
 
-# Keys for servers, which change no answer: accepted by the library.
+# Server keys, which do not change answers; the library ignores them.
 SERVER_KEYS = ("pin", "keep_alive", "reasoning")
 
 _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "int | str": (int, str)}
-_WORDS = {int: "a whole number", str: "a text"}
+_WORDS = {int: "an integer", str: "a string"}
 
 
 def defaults_of(preset: Preset | None, base: SamplingParams) -> SamplingParams:
-    """Return the default parameters of a request; StoreError for an invalid one in the preset."""
+    """Return the default sampling parameters; StoreError for an invalid one in the preset."""
     others = (*LOADING_KEYS, *SERVER_KEYS)
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -56,7 +56,7 @@ def defaults_of(preset: Preset | None, base: SamplingParams) -> SamplingParams:
 
 
 def with_system(preset: Preset | None, chat: ChatRequest) -> ChatRequest:
-    """Return the conversation with the preset's system prompt, unless it has a system prompt."""
+    """Return the conversation with the preset's system prompt, unless it already has one."""
     if preset is None or preset.system is None:
         return chat
     if any(message.role in ("system", "developer") for message in chat.messages):
@@ -65,7 +65,7 @@ def with_system(preset: Preset | None, chat: ChatRequest) -> ChatRequest:
 
 
 def load_of(preset: Preset | None) -> dict[str, Any]:
-    """Return the keywords of LLM set by a preset, including its context. StoreError for an invalid value."""
+    """Return the LLM keywords of a preset, including its context. StoreError for an invalid value."""
     if preset is None:
         return {}
     found: dict[str, Any] = {} if preset.ctx is None else {"ctx": preset.ctx}
@@ -77,7 +77,7 @@ def load_of(preset: Preset | None) -> dict[str, Any]:
 
 
 def with_load(options: ModelOptions, preset: Preset | None, *, replaces: bool = False) -> ModelOptions:
-    """Return options completed by the preset's; with `replaces`, the preset's override them."""
+    """Return the options with unset options taken from the preset; with `replaces`, the preset wins."""
     rows, load = rows_of(), load_of(preset)
     kept = {name: value for name, value in load.items() if replaces or getattr(options, name) == rows[name].default}
     return replace(options, **kept)
@@ -88,19 +88,19 @@ def _checked(preset: Preset, key: str, keyword: str, value: Any) -> Any:
     types = _TYPES[row.type.removesuffix(" | None")]
     if isinstance(value, bool) or not isinstance(value, types):
         wanted = " or ".join(_WORDS[one] for one in types)
-        raise StoreError(f"{preset.file}: {key} of [{preset.name}] is {value!r}; {wanted} was expected")
+        raise StoreError(f"{preset.file}: {key} of [{preset.name}] is {value!r}; expected {wanted}")
     if row.choices and value not in row.choices:
         raise StoreError(
             f"{preset.file}: {key} of [{preset.name}] is {value!r}; choose one of: {', '.join(row.choices)}"
         )
     if row.low is not None and isinstance(value, int) and value < row.low:
-        raise StoreError(f"{preset.file}: {key} of [{preset.name}] is {value}; at least {row.low} was expected")
+        raise StoreError(f"{preset.file}: {key} of [{preset.name}] is {value}; expected at least {row.low}")
     return value
 
 
 def _files(preset: Preset, value: Any) -> tuple[str, ...]:
-    """Return the files of adapters; relative paths are relative to the presets file."""
+    """Return the adapter files. Relative paths are relative to the presets file."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
-        raise StoreError(f"{preset.file}: lora of [{preset.name}] is {value!r}; a file or a list of files was expected")
+        raise StoreError(f"{preset.file}: lora of [{preset.name}] is {value!r}; expected a file or a list of files")
     return tuple(str(preset.file.parent / Path(one).expanduser()) for one in values)

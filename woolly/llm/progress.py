@@ -1,4 +1,4 @@
-"""Progress: a bar on standard error while many requests run."""
+"""Progress bars on standard error for many requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(n_requests: int) -> Iterator[Callable[[Request], None]]:
-    """Yield a function to be called with each request that has ended."""
-    # Imported late: most calls show no bar.
+    """Yield a callback for finished requests."""
+    # Imported late: most calls show no progress bar.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -40,7 +40,7 @@ def progress_bar(n_requests: int) -> Iterator[Callable[[Request], None]]:
 
 @contextmanager
 def texts_bar(n_texts: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function to be called with the number of finished texts, from any thread."""
+    """Yield a callback for the number of finished texts. Any thread may call it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -50,6 +50,6 @@ def texts_bar(n_texts: int) -> Iterator[Callable[[int], None]]:
 
 
 def check_progress(stream: bool, progress: bool) -> None:
-    """Raise RequestError for a progress bar of a stream."""
+    """RequestError for a progress bar of a stream."""
     if stream and progress:
-        raise RequestError("progress is asked for, but a stream shows its own; leave one of them out")
+        raise RequestError("progress and stream cannot be combined; remove one of them")

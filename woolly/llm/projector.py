@@ -1,4 +1,4 @@
-"""Projector file of a model: how it is found, and its header."""
+"""Projector file of a model: selection and header."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ log = logging.getLogger("woolly.llm")
 
 @dataclass(frozen=True)
 class ProjectorFile:
-    """Facts of a projector file's header."""
+    """Information from the header of a projector file."""
 
     path: Path
     n_bytes: int
-    settings: multimodal.ProjectorSettings | None  # None: it cannot be used
-    reason: str = ""  # why not
+    settings: multimodal.ProjectorSettings | None  # None if the projector is unusable
+    reason: str = ""  # reason why the projector is unusable
 
     @property
     def kind(self) -> str:
-        """The family, as `clip.projector_type` names it; "unknown" if it cannot be used."""
+        """Projector family, as in `clip.projector_type`; "unknown" if the projector is unusable."""
         return "unknown" if self.settings is None else self.settings.kinds
 
     @property
     def takes(self) -> list[str]:
-        """Return the inputs of a model besides text: image, audio."""
+        """Input modalities besides text: image, audio."""
         projector = self.settings
         own = () if projector is None else (("image", projector.vision), ("audio", projector.audio))
         return [name for name, settings in own if settings is not None]
 
 
 def choose_projector(model: Path, given: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the projector's file: the given one, or the one next to the model; None if there is none.
+    """Return the given projector file, or the one next to the model, or None.
 
     `given` "none" means no projector; StoreError if a given file does not exist.
     """
@@ -49,7 +49,7 @@ def choose_projector(model: Path, given: str | os.PathLike[str] | None = None) -
 
 
 def describe_projector(model: Path, given: str | os.PathLike[str] | None = None) -> ProjectorFile | None:
-    """Return the projector that a model would be opened with, read from its header; None if there is none."""
+    """Return the header of the projector that would be used with a model; None if there is none."""
     path = choose_projector(model, given)
     if path is None:
         return None
@@ -61,10 +61,10 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
 
 
 def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_stages: bool = False) -> Path | None:
-    """Return the projector to open with a model: the given one, or a matching one next to it; None: neither.
+    """Return the projector to use with a model: the given file, a matching file next to the model, or None.
 
-    A projector found next to the model that cannot be used is logged and ignored: the model then takes text only.
-    ModelError with both names if the given one belongs to another model.
+    An unusable projector next to the model is logged and ignored; the model then only supports text. ModelError if the
+    given file belongs to another model.
     """
     path = choose_projector(model, given)
     if path is None or (given is None and has_stages):
@@ -80,15 +80,15 @@ def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_s
 
 
 def check_pair(model: Path, projector: Path) -> None:
-    """ModelError with both names if the rows of a projector are not as wide as those of the model."""
+    """ModelError if the row width of a projector does not match the model."""
     with open_gguf(projector) as file:
         width = max(tower.width for tower in towers.trace_towers(file))
     with open_gguf(model) as file:
         own = file.metadata.get(f"{file.metadata.get('general.architecture')}.embedding_length")
-    # Rows for several layers are side by side.
+    # Rows may contain several layers side by side.
     if isinstance(own, int) and own > 0 and width % own != 0:
         raise ModelError(
-            f"{projector.name} makes rows of {width} numbers, but {model.name} reads rows of {own}:"
+            f"{projector.name} has rows of width {width}, but {model.name} expects width {own}:"
             " they belong to different models"
         )
 
@@ -100,4 +100,4 @@ def _given(given: str | os.PathLike[str]) -> Path:
     try:
         return resolve(given)
     except StoreError:
-        raise StoreError(f"there is no projector {os.fspath(given)}; give the path of an mmproj file") from None
+        raise StoreError(f"projector {os.fspath(given)} not found; pass the path of an mmproj file") from None

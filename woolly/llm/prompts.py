@@ -1,4 +1,4 @@
-"""Prompts and conversations as callers give them."""
+"""Parsing of prompts and conversations."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.schema import read_schema
 from woolly.sampling.unknown_arguments import check_keywords
 
-Messages = str | Sequence[Mapping[str, Any]]  # a text is one message of the user
+Messages = str | Sequence[Mapping[str, Any]]  # a string is a single user message
 Chats = list[str] | Sequence[Sequence[Mapping[str, Any]]]
 
 _NOT_VARIABLES = ("messages", "tools", "documents")  # separate arguments
 
 
 def is_list_of_prompts(prompt: object) -> bool:
-    """Return True for several prompts: a list that begins with a text or a list of ids, or an empty list."""
+    """True for several prompts: a list that begins with a string or a list of ids, or an empty list."""
     if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Sequence):
         return False
     return isinstance(prompt[0], Sequence) if prompt else isinstance(prompt, list)
 
 
 def is_list_of_chats(messages: object) -> bool:
-    """Return True for several conversations: a list that begins with a text or a list of messages."""
+    """True for several conversations: a list that begins with a string or a list of messages."""
     return isinstance(messages, (list, tuple)) and isinstance(next(iter(messages), None), (str, list, tuple))
 
 
 def split_options(
     call: str, options: Mapping[str, Any], known: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the sampling options and the other options; KeywordError for an unknown one."""
+    """Return the sampling options and the other options; KeywordError for an unknown option."""
     check_keywords(call, options, known)
     rows = options_of(SamplingParams)
     sampling = {name: value for name, value in options.items() if name in rows}
@@ -53,13 +53,13 @@ def split_options(
 
 
 def params_of_each(params: Any, n: int, sampling: Mapping[str, Any], defaults: SamplingParams) -> list[SamplingParams]:
-    """Return the parameters of each of n prompts, from one for all or one for each, overridden by `sampling`."""
+    """Return the parameters of each of n prompts, overridden by `sampling`. `params` is one for all, or a list."""
     given = list(params) if isinstance(params, (list, tuple)) else [defaults if params is None else params] * n
     if len(given) != n:
-        raise RequestError(f"{len(given)} params were given for {n} prompts; one for all, or one for each")
+        raise RequestError(f"got {len(given)} params for {n} prompts; expected one for all, or one per prompt")
     for one in given:
         if not isinstance(one, SamplingParams):
-            raise RequestError(f"params is of type {type(one).__name__}; SamplingParams(...) was expected")
+            raise RequestError(f"params is of type {type(one).__name__}; expected SamplingParams(...)")
     return [replace(one, **sampling) for one in given] if sampling else given
 
 
@@ -80,12 +80,10 @@ def read_chat(
     images: Sequence[Any] | None = None,
     audio: Sequence[Any] | None = None,
 ) -> ChatRequest:
-    """Return the request of a conversation; the keywords are the fields of ChatOptions."""
+    """Return the request for a conversation. Keywords are the fields of ChatOptions."""
     for name in _NOT_VARIABLES:
         if name in (variables or {}):
-            raise RequestError(
-                f"variables holds {name!r}, which is not a switch of the template; give it as {name}=..."
-            )
+            raise RequestError(f"variables contains {name!r}, which is not a template variable; pass it as {name}=...")
     talk = read_messages([{"role": "user", "content": messages}] if isinstance(messages, str) else messages)
     return ChatRequest(
         _with_media(talk, images, audio),
@@ -103,16 +101,16 @@ def read_chat(
 def _with_media(
     talk: tuple[Message, ...], images: Sequence[Any] | None, audio: Sequence[Any] | None
 ) -> tuple[Message, ...]:
-    """Return the messages with images and audio before the text of the last one, which must be the user's."""
+    """Return the messages with images and audio before the text of the last message, which must be the user's."""
     parts: list[ImagePart | AudioPart | FilePart | VideoPart] = []
     for name, given, what in (("images", images, "images"), ("audio", audio, "audio clips")):
         if given is None:
             continue
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-            raise RequestError(f"{name} is of type {type(given).__name__}; a list of {what} was expected", field=name)
+            raise RequestError(f"{name} is of type {type(given).__name__}; expected a list of {what}", field=name)
         if talk[-1].role != "user":
             raise RequestError(
-                f"{name} belong to a message of the user, and the last is of role {talk[-1].role[:40]!r}"
+                f"{name} need a user message as the last message, but its role is {talk[-1].role[:40]!r}"
             )
         for i, one in enumerate(given):
             where = f"{name}[{i}]"

@@ -1,4 +1,4 @@
-"""The RequestMixin: turns prompts and conversations into requests that are not queued yet."""
+"""RequestMixin: creates requests from prompts and conversations, without queueing them."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ _SEARCH = 2.0  # seconds to search for the tool with the invalid schema
 
 
 class RequestMixin:
-    """Methods of LLM that render, tokenize and check. Thread-safe."""
+    """Methods of LLM that render, tokenize and validate prompts. Thread-safe."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
     driver: EngineDriver
     preset: Preset | None  # default system prompt and sampling
     defaults: SamplingParams
-    keeps_shared = False  # even if the engine of this process does not
+    keeps_shared = False  # set if another process reuses shared prefixes
     modalities: Modalities | None = None  # None: text only
 
     def prepare(self, prompt: Prompt | Prompts, params: Params | None = None, **options: Any) -> list[list[Request]]:
-        """Return the requests of each prompt, one for each of its n answers.
+        """Return the requests of each prompt, one per answer.
 
         `options` are options of `generate` and of the engine (`RequestOptions`).
         """
         sampling, options = split_options("LLM.generate", options, [*GenerateOptions.__annotations__, *_INNER])
         if sampling.get("reasoning_budget") is not None:
             raise RequestError(
-                "reasoning_budget belongs to conversations, whose template has the marks of a thought: use chat",
+                "reasoning_budget needs the reasoning markers of a chat template; use chat",
                 field="reasoning_budget",
             )
         its_options = RequestOptions(**options)
@@ -82,7 +82,7 @@ class RequestMixin:
     def prepare_chats(
         self, messages: Messages | Chats, params: Params | None = None, **options: Any
     ) -> list[tuple[ChatFormat, list[Request]]]:
-        """Return the layout of each conversation, and its requests as `prepare` does."""
+        """Return the layout of each conversation and its requests, as in `prepare`."""
         sampling, options = split_options("LLM.chat", options, ChatOptions.__annotations__)
         if not is_list_of_chats(messages):
             (its,) = params_of_each(params, 1, sampling, self.defaults)
@@ -101,17 +101,17 @@ class RequestMixin:
     def prepare_chat(
         self, messages: Messages | Chats, params: Params | None = None, **options: Any
     ) -> tuple[ChatFormat, list[Request]]:
-        """Return the layout of one conversation and its requests; RequestError for a list of conversations."""
+        """Return the layout of a conversation and its requests; RequestError for a list of conversations."""
         if is_list_of_chats(messages):
-            raise RequestError("messages is a list of conversations, but one at a time can be streamed")
+            raise RequestError("streaming takes one conversation, but got a list")
         return self.prepare_chats(messages, params, **options)[0]
 
     def prepare_note(
         self, messages: Messages, params: SamplingParams | None = None, **options: Any
     ) -> tuple[ChatFormat, list[Request]]:
-        """Return the request for a note of a conversation, as `prepare_chat` does.
+        """Return the request for a summary of a conversation, as in `prepare_chat`.
 
-        The oldest messages except the first question are dropped if they leave no room for a note.
+        If the context has no room for a summary, the oldest messages are dropped, except for the first question.
         """
         sampling, options = split_options("LLM.compact", options, ChatOptions.__annotations__)
         (its,) = params_of_each(params, 1, sampling, self.defaults)
@@ -134,16 +134,16 @@ class RequestMixin:
         cut: Callable[[Sequence[int]], Sequence[int]] | None = None,
         **options: Any,
     ) -> list[Request]:
-        """Return the requests of a conversation that is laid out, as `prepare` does.
+        """Return the requests of a rendered conversation, as in `prepare`.
 
-        `before` are ids of earlier turns, which the text of the layout follows; `cut` returns the kept ids.
+        `before` are ids of earlier turns, to which the text of the layout is appended; `cut` shortens the ids.
         """
         ids: Sequence[int | Placeholder] = self._encoded(layout)
         if before:
             ids = [*before, *self._encode(layout.text)]
-        if cut is not None and not layout.media:  # a cut would go through an image
+        if cut is not None and not layout.media:  # an image must not be cut
             ids = cut([id for id in ids if isinstance(id, int)])
-        shared = 0 if before else self._n_shared(layout, ids)  # the removed beginning differs
+        shared = 0 if before else self._n_shared(layout, ids)  # the beginning was removed, so nothing is shared
         settings = RequestOptions(
             shown=layout.shown, reasoning_markers=layout.reasoning_markers, n_shared=shared, **options
         )
@@ -155,9 +155,9 @@ class RequestMixin:
             raise self._fault_of_tool(layout) or error from None
 
     def _fault_of_tool(self, layout: ChatFormat) -> RequestError | None:
-        """Return the error that names the tool whose schema has no grammar; None if it is not found in time.
+        """Return an error that names the tool whose schema is invalid, or None if the search takes too long.
 
-        One grammar has the schemas of all tools, and its error names none of them.
+        A single grammar covers the schemas of all tools, and its error names no tool.
         """
         from woolly.grammar import GrammarCompiler
 
@@ -172,11 +172,11 @@ class RequestMixin:
         return None
 
     def count_tokens(self, layout: ChatFormat) -> int:
-        """Return the number of tokens of a conversation that is laid out, which may be more than the context holds."""
+        """Return the number of tokens of a rendered conversation, which may exceed the context."""
         return sum(1 if isinstance(id, int) else id.n for id in self._encoded(layout))
 
     def tokenize_layout(self, layout: ChatFormat) -> list[int]:
-        """Return the ids of a conversation that is laid out; each row of an image is the placeholder 0."""
+        """Return the token ids of a rendered conversation, with placeholder id 0 for each embedding row."""
         parts = ([id] if isinstance(id, int) else [0] * id.n for id in self._encoded(layout))
         return [id for part in parts for id in part]
 
@@ -193,7 +193,7 @@ class RequestMixin:
         return audio_tokens(audio, self.modalities.audio, self._encode)
 
     def prepare_score(self, prompt: Prompt) -> Request:
-        """Prepare requests as `prepare` does, for `Score.of`."""
+        """Return the request for `Score.of`."""
         options = RequestOptions(score_only=True)
         return self.driver.engine.new_request(self._ids(prompt), SamplingParams(prompt_logprobs=0), options)
 
@@ -223,25 +223,23 @@ class RequestMixin:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
         if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
-            raise RequestError(
-                f"the prompt is of type {type(prompt).__name__}; text or a list of token ids was expected"
-            )
+            raise RequestError(f"the prompt is of type {type(prompt).__name__}; expected text or a list of token ids")
         return prompt
 
     def tokenize_chat(self, text: str) -> list[int]:
-        """Returns the ids of a rendered prompt; adds BOS if the template did not write it, and never EOS."""
+        """Return the token ids of a rendered prompt. Adds BOS if the template did not, and never EOS."""
         ids = self._encode(text)
         return [*self._missing_bos(ids), *ids]
 
     def _encoded(self, layout: ChatFormat) -> Sequence[int | Placeholder]:
-        """Return the tokens of a rendered conversation, with placeholder rows for its images."""
+        """Return the tokens of a rendered conversation, with placeholders for images and audio."""
         if not layout.media or self.modalities is None:
             return self.tokenize_chat(layout.text)
         ids = encode_layout(layout, self.modalities, self._encode)
         return [*self._missing_bos(ids), *ids]
 
     def _n_shared(self, layout: ChatFormat, ids: Sequence[int | Placeholder]) -> int:
-        """Return the number of ids of system prompt and tools; 0 if it has no effect."""
+        """Return the number of tokens of system prompt and tools, or 0 if the cache does not use it."""
         if not (self.keeps_shared or self.driver.engine.keeps_shared):
             return 0
         n_characters = layout.shared_length()
@@ -253,6 +251,6 @@ class RequestMixin:
         return self.tokenizer.encode(text, add_special=False, parse_special=True)
 
     def _missing_bos(self, ids: Sequence[object]) -> list[int]:
-        """Return the token that begins a text, if the file asks for it and the template did not write it."""
+        """Return the BOS token if the file requires it and the template did not add it."""
         bos = self.tokenizer.bos_id
         return [bos] if self.tokenizer.add_bos and bos is not None and list(ids[:1]) != [bos] else []

@@ -1,4 +1,4 @@
-"""Draft methods by name: MTP, prompt lookup, draft models and heads."""
+"""Selection of the draft method: MTP, prompt lookup, draft models and heads."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ _NAMES = ("auto", "mtp", "mtp_lookup", "none", "prompt_lookup")
 
 
 class Opened(Protocol):
-    """Attributes of an open LLM that a draft needs."""
+    """Interface of an open LLM for use as a draft model."""
 
     path: Path
 
     @property
     def engine(self) -> Engine:
-        """Raises if it was closed."""
+        """Engine; raises if the LLM was closed."""
 
 
 def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | os.PathLike[str] | None:
-    """Name or file of the draft source. An open LLM is replaced by its file,
-    not its program: the logits of a run are a view that a run for the other engine would overwrite.
+    """Return the name or file of the draft source.
+
+    An open LLM is replaced by its file: two engines cannot share a program, because each run overwrites the logits of
+    the last one.
     """
     if speculation is None or isinstance(speculation, (str, os.PathLike)):
         return speculation
@@ -44,9 +46,9 @@ def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | o
 
 
 def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | None]:
-    """Return the MTP block of the model, None without one, and its file if that is a separate one.
+    """Return `draft` and `draft_file` of `load_model`: whether to use an MTP block, and its separate file.
 
-    These are `load_model`'s `draft` and `draft_file`. A block in the model's file takes precedence over one next to it.
+    `draft` is None if the block is optional. A block in the model file takes precedence over a separate file.
     """
     if speculation in ("none", "prompt_lookup") or not isinstance(speculation, (str, os.PathLike)):
         return False, None
@@ -57,7 +59,7 @@ def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | Non
         path = resolve(speculation)
     except StoreError as error:
         near = difflib.get_close_matches(os.fspath(speculation), _NAMES, 1, 0.7)
-        text = f"there is none named {os.fspath(speculation)!r}: did you mean {near[0]}?" if near else str(error)
+        text = f"unknown draft {os.fspath(speculation)!r}; did you mean {near[0]}?" if near else str(error)
         error.args = (f"the draft: {text}",)
         raise
     return (True, path) if is_draft_file(path) else (False, None)
@@ -71,14 +73,14 @@ def open_draft(
     given: ModelOptions,
     options: Options,
 ) -> drafts.Proposer | None:
-    """The draft for the first of the loaded models. A model that is opened for it joins them."""
+    """Return the proposer for the first loaded model. A draft model is appended to `loaded`."""
     target = loaded[0]
     if target.program.draft is not None:
         own = target.program.plan.draft
         if own is not None and own.borrows:
             if speculation == "mtp_lookup":
                 raise RequestError(
-                    "speculation is 'mtp_lookup', but this model's assistant guesses alone: give 'mtp' or"
+                    "speculation is 'mtp_lookup', which this model's draft head does not support; use 'mtp' or"
                     " 'prompt_lookup'",
                     field="speculation",
                 )
@@ -86,7 +88,7 @@ def open_draft(
         if own is not None and own.mask is not None:
             if speculation == "mtp_lookup":
                 raise RequestError(
-                    "speculation is 'mtp_lookup', but this model's head fills in blocks alone: give 'mtp' or"
+                    "speculation is 'mtp_lookup', which this model's draft head does not support; use 'mtp' or"
                     " 'prompt_lookup'",
                     field="speculation",
                 )
@@ -96,7 +98,7 @@ def open_draft(
     if speculation in (None, "none", "auto"):
         if given.draft_tokens != ModelOptions.draft_tokens:
             log.warning(
-                "draft_tokens=%d (--draft-max %d) has no effect without something that guesses: add"
+                "draft_tokens=%d (--draft-max %d) has no effect without a draft method: add"
                 " speculation='prompt_lookup' (-md prompt_lookup), or speculation (-md) with a smaller model",
                 given.draft_tokens,
                 given.draft_tokens,
@@ -105,13 +107,13 @@ def open_draft(
     if speculation == "prompt_lookup":
         return drafts.PromptLookupProposer()
     assert speculation is not None
-    # A number of layers applies to the first model. The draft gets the GPU memory left by that model.
+    # A number of GPU layers applies to the target model. The draft model uses the remaining GPU memory.
     small = load_model(speculation, given.backend, replace(options, gpu_layers=options.gpu_layers and "auto"))
     loaded.append(small)
     if small.source is not None or target.source is not None:
         raise RequestError(
-            "a model whose encoder reads its prompts guesses no tokens for another, and no other for it;"
-            " speculation='prompt_lookup' can be used",
+            "encoder-decoder models support no draft models and cannot be draft models; use"
+            " speculation='prompt_lookup'",
             field="speculation",
         )
     drafts.check_vocabulary(small.tokenizer, target.tokenizer)

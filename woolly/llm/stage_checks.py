@@ -1,4 +1,4 @@
-"""Options that a model in pipeline stages cannot honor, each rejected by name."""
+"""Validation of load options with pipeline stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def parse_stages(given: ModelOptions, adapters: Mapping[str, object]) -> Stages | None:
-    """Return the addresses of the stages, None without stages; RequestError for options that stages lack."""
+    """Return the addresses of the stages, or None without stages; RequestError for unsupported options."""
     if not given.stages:
         return None
     alone = {
@@ -30,7 +30,7 @@ def parse_stages(given: ModelOptions, adapters: Mapping[str, object]) -> Stages 
     for name, value in alone.items():
         if value:
             raise RequestError(
-                f"{name} is given with stages, which do not have it: leave one of them out",
+                f"{name} is not supported with stages; remove one of them",
                 field=name,
                 names=(name, "stages"),
             )

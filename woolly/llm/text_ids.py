@@ -1,6 +1,6 @@
-"""TextIds: ids of a text or of a pair of texts, and the ids that truncation must keep.
+"""TextIds: token ids of a text or text pair, with a head and tail that truncation preserves.
 
-Lengths are checked in characters before a text is tokenized: a text that no context can hold costs no work.
+Lengths are checked in characters before tokenization, so oversized texts are rejected at no cost.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from woolly.errors import RequestError
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-# Upper bound of characters per token: a longer text is rejected without tokenizing it.
+# Upper bound of characters per token; a longer text is rejected without tokenization.
 CHARACTERS_PER_TOKEN = 256
 
-_TEMPLATE = "tokenizer.chat_template.rerank"  # layout of a query and a document in the file, if it has tokens for it
+_TEMPLATE = "tokenizer.chat_template.rerank"  # layout of query and document in the file
 _PLACES = re.compile(r"\{(query|document)\}")
 
 
 @dataclass(frozen=True)
 class TextIds:
-    """The ids, of which the first `n_head` and the last `n_tail` stay if the text is cut."""
+    """Token ids; truncation preserves the first `n_head` and the last `n_tail`."""
 
     ids: tuple[int, ...]
     n_head: int = 0
     n_tail: int = 0
 
     def cut(self, n: int) -> TextIds | None:
-        """Return at most n ids; None if the ids that must stay are more."""
+        """Return at most n ids, or None if head and tail do not fit."""
         if len(self.ids) <= n:
             return self
         if self.n_head + self.n_tail >= n:
@@ -43,9 +43,9 @@ class TextIds:
 
 
 class BatchTokenizer:
-    """Tokenize texts for a model with a maximum of `most` tokens. A query is tokenized once for all documents.
+    """Tokenizes texts for a model with a maximum of `most` tokens; caches the tokens of queries.
 
-    With `truncate` a text may be longer; only the part that can stay is tokenized.
+    With `truncate`, longer texts are accepted, and only the part that fits is tokenized.
     """
 
     def __init__(self, tokenizer: Tokenizer, metadata: Mapping[str, Any], most: int, truncate: bool) -> None:
@@ -55,20 +55,21 @@ class BatchTokenizer:
         self._max_tokens = most
         self._max_chars = CHARACTERS_PER_TOKEN * most
         self._truncate = truncate
-        self._heads: dict[str, tuple[int, ...]] = {}  # by query
+        self._heads: dict[str, tuple[int, ...]] = {}  # keyed by query
 
     def text(self, text: Any) -> TextIds:
-        """Return the ids of a text with the file's special tokens, or given ids unchanged."""
+        """Return the ids of a text with the file's special tokens; return token ids unchanged."""
         tokenizer = self._tokenizer
         if isinstance(text, str):
             return TextIds(self._encoded(text, tokenizer.encode), n_tail=tokenizer.n_end)
         if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
-            raise RequestError(f"it is of type {type(text).__name__}; text or a list of token ids was expected")
+            raise RequestError(f"the type is {type(text).__name__}; expected text or a list of token ids")
         for token in text:
             is_whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
             if not is_whole or not 0 <= token < tokenizer.n_vocab:
                 raise RequestError(
-                    f"token {token!r} is not an id of this vocabulary (0 to {tokenizer.n_vocab - 1})", names=()
+                    f"token {token!r} is not in the vocabulary; expected an id from 0 to {tokenizer.n_vocab - 1}",
+                    names=(),
                 )
         return TextIds(tuple(map(int, text)))
 
@@ -76,7 +77,7 @@ class BatchTokenizer:
         """Return the ids of a query and a document in the model's layout; truncation shortens the document."""
         for what, text in (("query", query), ("document", document)):
             if not isinstance(text, str):
-                raise RequestError(f"the {what} is of type {type(text).__name__}; text was expected")
+                raise RequestError(f"the {what} is of type {type(text).__name__}; expected text")
         head, template = self._head(query), self._template
         if template is None:
             tail = self._encoded(document, self._tokenizer.encode_second)
@@ -86,7 +87,7 @@ class BatchTokenizer:
         return TextIds(whole, len(head), len(end))
 
     def _head(self, query: str) -> tuple[int, ...]:
-        """The ids before a document. RequestError if they leave no room for one."""
+        """Return the ids before a document; RequestError if the query is too long."""
         head = self._heads.get(query)
         if head is None:
             if len(query) > self._max_chars:
@@ -106,7 +107,7 @@ class BatchTokenizer:
                 raise self._too_long(f"it has {len(text)} characters", len(text) // CHARACTERS_PER_TOKEN)
             ids = tuple(encode(text[: self._max_chars]))
             if len(ids) > self._max_tokens:
-                return ids  # the rest would be cut
+                return ids  # the rest would be truncated
         return tuple(encode(text))
 
     def _plain(self, text: str) -> list[int]:
@@ -114,7 +115,7 @@ class BatchTokenizer:
 
     def _too_long(self, what: str, n_tokens: int) -> RequestError:
         return RequestError(
-            f"{what}, but this model takes {self._max_tokens} tokens at once: it is too large; shorten it",
+            f"{what}, but this model takes at most {self._max_tokens} tokens: it is too large; shorten it",
             code="context_length",
             limit=self._max_tokens,
             given=n_tokens,

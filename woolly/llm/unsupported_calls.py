@@ -1,4 +1,4 @@
-"""Method names of other libraries: each raises an error with Woolly's name."""
+"""Methods of other libraries, which raise an error with the corresponding Woolly method."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ PEER_CALLS = {
 
 
 class UnsupportedCallsMixin:
-    """Errors with the right name for methods of other libraries."""
+    """Raises errors that name the corresponding method for methods of other libraries."""
 
     if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __call__(self, *_: Any, **__: Any) -> NoReturn:
-            """Raises RequestError: an LLM is not a function, unlike llama-cpp-python's."""
-            raise RequestError(
-                "an LLM cannot be called: llm.generate(prompt) continues a text, llm.chat(messages) answers"
-            )
+            """RequestError: an LLM is not callable, unlike in llama-cpp-python."""
+            raise RequestError("an LLM is not callable; use llm.generate(prompt) or llm.chat(messages)")
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raise AttributeError, with the corresponding method if other libraries have this one."""

@@ -1,4 +1,4 @@
-"""Speech-to-text: the decoding loops of Whisper and Parakeet, segments, word timestamps."""
+"""Speech-to-text: decoding loops of Whisper and Parakeet, segments and word timestamps."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Token-level alignment of Whisper: cross-attention weights and dynamic time warping (DTW).
+"""Token alignment of Whisper by cross-attention weights and dynamic time warping (DTW).
 
-The alignment heads of the published models are listed; other models use all heads of the second half of the decoder
-layers, as openai-whisper does. Weights are normalized over tokens, median-filtered over time and averaged over heads;
-DTW through the matrix [tokens, encoder rows] gives the time of each token.
+Published models have known alignment heads; other models use all heads of the second half of the decoder layers, as in
+openai-whisper. Weights are normalized over tokens, median-filtered over time and averaged over heads. DTW through the
+matrix [tokens, encoder rows] gives the time of each token.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Int64 = npt.NDArray[np.int64]
 
 _MEDIAN_WIDTH = 7  # encoder rows
 
-# Alignment heads ("layer:heads") of the models of OpenAI, by the layers of decoder and encoder. The third key tells
-# models of equal size apart: English-only, large-v1, or the number of mel bins.
+# Alignment heads ("layer:heads") of OpenAI's models, by number of decoder and encoder layers. The third key
+# distinguishes models of equal size: English-only, large-v1, or the number of mel bins.
 _PUBLISHED = {
     (4, 4, "en"): "1:0 2:0,5 3:0,1,2,3,4",
     (4, 4, "80"): "2:2 3:0,2,3,4,5",
@@ -41,7 +41,7 @@ _HEADS = {(4, 4): 6, (6, 6): 8, (12, 12): 12, (24, 24): 16, (32, 32): 20, (4, 32
 def alignment_heads(
     n_decoder: int, n_encoder: int, heads: int, n_mels: int, *, is_english: bool, name: str
 ) -> tuple[tuple[int, int], ...]:
-    """Return (layer, head) of each alignment head; of unknown models all heads in the second half of the layers."""
+    """Return (layer, head) of each alignment head; for unknown models all heads in the second half of the layers."""
     kind = "en" if is_english else "v1" if re.search(r"large-v1", name) else str(n_mels)
     known = _PUBLISHED.get((n_decoder, n_encoder, kind)) if _HEADS.get((n_decoder, n_encoder)) == heads else None
     if known is None:
@@ -53,8 +53,8 @@ def alignment_heads(
 def align(scores: Sequence[Float32], n_skipped: int) -> Int64:
     """Return the encoder row at which each token begins.
 
-    `scores` has one matrix [tokens, rows] per head, before softmax. The first `n_skipped` tokens and the last token
-    take part in the normalization, but are not aligned.
+    `scores` has a matrix [tokens, rows] per head, before softmax. The first `n_skipped` tokens and the last token are
+    only used for normalization.
     """
     total: Float64 | None = None
     for one in scores:
@@ -84,7 +84,7 @@ def _median_filter(weights: Float64) -> Float64:
 def dtw(cost: Float64) -> tuple[Int64, Int64]:
     """Return the path of lowest cost through [tokens, rows], as token and row indices (dynamic time warping).
 
-    Cells of one antidiagonal are independent, so each antidiagonal is one NumPy operation.
+    The cells of an antidiagonal are independent, so each antidiagonal is a single NumPy operation.
     """
     n, m = cost.shape
     best = np.full((n + 1, m + 1), np.inf)

@@ -1,4 +1,4 @@
-"""Segments on an event loop. Separate file: programs without an event loop do not import asyncio."""
+"""Transcript segments on an event loop, in a separate file so that other programs do not import asyncio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def stream_segments(
     """Yield the segments of an audio clip; await `run` for the output tokens of each decode request."""
     steps = transcriber.steps()
     written: Sequence[int] | None = None
-    # In a thread: the spectrogram of half an hour takes seconds.
+    # On a thread, because the spectrogram of half an hour takes seconds.
     while (step := await asyncio.to_thread(next_step, steps, written)) is not None:
         written = None
         if isinstance(step, TranscriptSegment):

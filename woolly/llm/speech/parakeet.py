@@ -1,7 +1,8 @@
 """ParakeetTranscriber: transcription with a Parakeet model; token times are the frames of the encoder.
 
 Audio of up to two minutes is encoded in one run, as in NeMo. For longer audio, the spectrogram is computed once and the
-encoder runs over overlapping windows; output rows near a window's end, which lack context, come from the next window.
+encoder runs over overlapping windows; output rows near the end of a window lack context and are taken from the next
+window.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_HOP, _SUBSAMPLING = 160, 8  # samples per mel frame, mel frames per encoder row
-_WINDOW, _OVERLAP = 12000, 1000  # mel frames of an encoder run, and of the overlap at each end
+_HOP, _SUBSAMPLING = 160, 8  # samples per mel frame, and mel frames per encoder row
+_WINDOW, _OVERLAP = 12000, 1000  # mel frames per encoder run, and overlap at each end
 _SECONDS = 0.08  # per encoder row
 _PAUSE = 1.0  # seconds of silence that end a segment
 _MAX_SEGMENT_SECONDS = 30.0
@@ -38,7 +39,7 @@ _MARKS = frozenset(mark.encode() for mark in "?'¡¿-:,%/.!")  # punctuation: ta
 
 
 class ParakeetTranscriber:
-    """Transcription of one audio clip."""
+    """Transcription of an audio clip."""
 
     def __init__(
         self,
@@ -57,16 +58,16 @@ class ParakeetTranscriber:
         ):
             if value:
                 raise RequestError(
-                    f"Parakeet models do not support {name}: leave it out",
+                    f"Parakeet models do not support {name}; remove it",
                     field=name,
                 )
         if any(options.temperatures) and options.temperature is not None:
-            raise RequestError("Parakeet models decode greedily: leave out temperature", field="temperature")
+            raise RequestError("Parakeet models decode greedily; remove temperature", field="temperature")
         self._tokenizer, self._decoder, self._encoder_step = tokenizer, decoder, encoder_step
         self._options, self._n_mels = options, n_mels
         self.audio = audio
         self.language: str | None = None
-        self._words: list[_Word] = []  # of the open segment
+        self._words: list[_Word] = []  # words of the open segment
         self._segments: list[TranscriptSegment] = []
         self._n_prompt = self._n_output = 0
 
@@ -76,7 +77,7 @@ class ParakeetTranscriber:
         return Transcript(tuple(self._segments), "", self.audio.seconds, self._n_prompt, self._n_output)
 
     def steps(self) -> DecodeSteps:
-        """Yield decode requests, and segments as soon as they are complete."""
+        """Yield decode requests, and segments when they are complete."""
         with DECODE_SEMAPHORE:
             frames = log_mel_nemo(self.audio.samples, self._n_mels)
         if len(frames) < 2:
@@ -93,7 +94,7 @@ class ParakeetTranscriber:
         yield from self._close()
 
     def _encode(self, frames: Float32) -> Generator[DecodeRequest, Sequence[int] | None, Float32]:
-        """Request the encoder rows of a window; the output token of the request is ignored."""
+        """Request the encoder rows of a window and ignore the request's output token."""
         n = conv_length(len(frames), 3)
         rows: list[Float32] = []
 
@@ -110,7 +111,7 @@ class ParakeetTranscriber:
         return rows[0]
 
     def _add(self, token: TimedToken) -> Generator[TranscriptSegment, None, None]:
-        """Add a token to the open word, or start a new word; yield the segment that it ends."""
+        """Add a token to the open word, or start a new word and yield the segment that it ends."""
         data = self._tokenizer.token_bytes(token.token)
         if token.token in self._tokenizer.control_ids or data in (b"", b"<unk>"):
             return
@@ -131,7 +132,7 @@ class ParakeetTranscriber:
         return last.text.endswith(_ENDS) or start - last.end >= _PAUSE or start - words[0].start >= _MAX_SEGMENT_SECONDS
 
     def _close(self) -> Generator[TranscriptSegment, None, None]:
-        """Yield the segment of the open words, if there are any."""
+        """Yield the segment of the open words, if any."""
         words, self._words = self._words, []
         if not words:
             return
@@ -147,7 +148,7 @@ class ParakeetTranscriber:
 
 
 class _Word:
-    """Word: tokens, the first of which begins with a space. A token may end within a UTF-8 character."""
+    """Tokens of a word, which begins with a space. A token may end within a UTF-8 character."""
 
     def __init__(self, data: bytes, start: float, end: float, token: TimedToken) -> None:
         self._data, self.start, self.end, self.tokens = data, start, end, [token]
@@ -163,7 +164,7 @@ class _Word:
 
 
 def _windows(n: int) -> list[tuple[int, int, int, int]]:
-    """Return (first, last, begin, end) per window: encoded mel frames, and those whose rows are used."""
+    """Return (first, last, begin, end) per window: range of encoded mel frames, and range whose rows are used."""
     if n <= _WINDOW:
         return [(0, n, 0, n)]
     out, begin = [], 0

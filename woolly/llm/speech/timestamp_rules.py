@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_LATEST_START = 50  # timestamp tokens of 20 ms: max_initial_timestamp is 1 s
+_LATEST_START = 50  # timestamp tokens of 20 ms; max_initial_timestamp is 1 s
 
 
 class TimestampRules:
-    """Logits processor of one window, which also sums the log-probabilities of the chosen tokens.
+    """Logits processor of a window, which also sums the log-probabilities of the chosen tokens.
 
-    Timestamps come in pairs around text and never decrease. A timestamp is forced if all timestamps together are
-    likelier than any text token.
+    Timestamps come in pairs around text and never decrease. A timestamp is forced if the total probability of
+    timestamps exceeds the probability of every text token.
     """
 
     def __init__(self, tokens: WhisperTokens, n_prompt: int) -> None:
@@ -63,7 +63,7 @@ class TimestampRules:
             row[first : times[-1] + (0 if begins else 1)] = -np.inf
 
     def avg_logprob(self, written: Sequence[int]) -> float:
-        """Return the mean log-probability of the tokens of a complete text, its end token included."""
+        """Return the mean log-probability of the tokens of a complete text, including the end token."""
         self._count(written)
         return self._total / (len(written) + (self._tokens.eot not in written[-1:]))
 
@@ -74,7 +74,7 @@ class TimestampRules:
 
 
 class StartProbe:
-    """Logits processor that reads the first row: probability of no speech, and the language."""
+    """Logits processor that reads the language and the probability of no speech from the first row."""
 
     def __init__(self, tokens: WhisperTokens) -> None:
         self._tokens = tokens

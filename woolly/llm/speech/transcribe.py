@@ -47,12 +47,12 @@ class TranscriptionMixin:
     ) -> Transcript | Iterator[TranscriptSegment]:
         """Transcribe audio: a path, the bytes of a file, or an array with its sampling rate, (array, 16000).
 
-        With `stream`, yield the segments of each 30 s window as soon as it is decoded. `language` is a code or a name;
-        by default it is detected in the first window. `translate` translates into English. `prompt` is text before the
-        audio; the model keeps its spelling and style. `temperature` applies to all windows; by default it is 0 and
-        rises if the text of a window repeats itself or is unlikely. With `condition_on_previous_text=False` a window
-        does not read the text of the windows before it. `seed` is for temperatures above 0. `word_timestamps` adds the
-        words with their times to the segments; Parakeet models always add them.
+        With `stream`, yield segments as soon as they are complete. `language` is a code or a name; by default it is
+        detected in the first window. `translate` translates into English. `prompt` is text before the audio, whose
+        spelling and style the model continues. `temperature` applies to all windows; by default it is 0 and rises if
+        the text of a window is repetitive or unlikely. With `condition_on_previous_text=False`, windows do not use
+        earlier text as context. `seed` applies to temperatures above 0. `word_timestamps` adds words with times to the
+        segments; Parakeet models always add them.
         """
         transcriber = self.new_transcriber(multimodal.read_audio(audio), **options)
         segments = self._transcribed(transcriber)
@@ -76,7 +76,9 @@ class TranscriptionMixin:
         assert isinstance(source, encoders.AudioEncoder) and source.audio is not None
         names = speech.TranscribeOptions.__annotations__
         for name in options.keys() - names.keys():
-            raise KeywordError(f"transcribe has no option {name!r}; it has {', '.join(names)} and stream", field=name)
+            raise KeywordError(
+                f"unknown option {name!r} of transcribe; expected one of {', '.join(names)} and stream", field=name
+            )
         chosen = speech.TranscribeOptions(**options)
         if source.decoder is not None:
             steps = self._loaded[0].program.running_plan.steps
@@ -90,7 +92,7 @@ class TranscriptionMixin:
         return speech.WhisperTranscriber(self.tokenizer, self._speech, source.audio.n_mels, audio, chosen, aligner)
 
     def decode_request(self, asked: DecodeRequest, options: RequestOptions | None = None) -> Request:
-        """Return the engine request of a decode request, not queued yet."""
+        """Return the engine request for a decode request, without queueing it."""
         options = replace(options or RequestOptions(), hooks=asked.hooks)
         return self.driver.engine.new_request(asked.prompt, asked.params, options)
 

@@ -1,4 +1,4 @@
-"""Transcriber: protocol between a transcription and the engine, thread or event loop that runs its decode requests."""
+"""Transcriber: interface between a transcription and the thread or event loop that runs its decode requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DecodeRequest:
-    """Prompt with the audio of a window, sampling parameters, and hooks that read values of plan steps."""
+    """Prompt with the audio of a window, sampling parameters, and hooks for plan steps."""
 
     prompt: Prompt
     params: SamplingParams
@@ -27,7 +27,7 @@ DecodeSteps = Generator[DecodeRequest | TranscriptSegment, Sequence[int] | None,
 
 
 class Transcriber(Protocol):
-    """Transcription of one audio clip."""
+    """Transcription of an audio clip."""
 
     @property
     def audio(self) -> Audio:
@@ -38,11 +38,11 @@ class Transcriber(Protocol):
         """Transcript so far."""
 
     def steps(self) -> DecodeSteps:
-        """Yield decode requests and complete segments; each request is answered with its output tokens by `send`."""
+        """Yield decode requests and complete segments; `send` passes the output tokens of each request."""
 
 
 def next_step(steps: DecodeSteps, written: Sequence[int] | None) -> DecodeRequest | TranscriptSegment | None:
-    """Send the output tokens of the latest request; return the next step, None after the last."""
+    """Send the output tokens of the latest request; return the next step, or None after the last."""
     try:
         return steps.send(written)
     except StopIteration:

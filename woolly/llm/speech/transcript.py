@@ -1,4 +1,4 @@
-"""Transcript, its segments and words with times, and subtitles (SubRip, WebVTT)."""
+"""Transcript with timed segments and words, and subtitles (SubRip, WebVTT)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRAMES_PER_TIMESTAMP = 2  # mel frames
 
 @dataclass(frozen=True)
 class TranscriptWord:
-    """Word with its punctuation and its times in seconds."""
+    """Word with its punctuation, and its times in seconds."""
 
     text: str
     start: float
@@ -22,18 +22,18 @@ class TranscriptWord:
 
 @dataclass(frozen=True)
 class TranscriptSegment:
-    """Segment of a transcript; times in seconds from the start of the audio."""
+    """Segment of a transcript, with times in seconds from the start of the audio."""
 
     start: float
     end: float
     text: str
-    tokens: tuple[int, ...]  # timestamp tokens included
+    tokens: tuple[int, ...]  # including timestamp tokens
     temperature: float = 0.0
-    avg_logprob: float = 0.0  # of the window
-    compression_ratio: float = 0.0  # of the window's text; high if it repeats itself
+    avg_logprob: float = 0.0  # average of the window
+    compression_ratio: float = 0.0  # compression ratio of the window's text; high if the text is repetitive
     no_speech_prob: float = 0.0
     seek: int = 0  # first mel frame of the window
-    words: tuple[TranscriptWord, ...] = ()  # with word_timestamps, or of Parakeet
+    words: tuple[TranscriptWord, ...] = ()  # with word_timestamps, and always for Parakeet
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Transcript:
     """Transcript of an audio clip."""
 
     segments: tuple[TranscriptSegment, ...]
-    language: str  # code: given or detected
+    language: str  # code of the given or detected language
     seconds: float  # duration of the audio
-    n_prompt: int = 0  # prompt tokens, encoder rows included
+    n_prompt: int = 0  # prompt tokens, including encoder rows
     n_output: int = 0  # output tokens
 
     @property
@@ -53,14 +53,14 @@ class Transcript:
 
     @property
     def words(self) -> tuple[TranscriptWord, ...]:
-        """Words of all segments, with word_timestamps or of Parakeet."""
+        """Words of all segments, if available."""
         return tuple(word for segment in self.segments for word in segment.words)
 
     def __str__(self) -> str:
         return self.text
 
     def subtitles(self, kind: str) -> str:
-        """Return the segments as subtitles: "srt" or "vtt"; RequestError for another format."""
+        """Return the segments as subtitles in the format "srt" or "vtt"; RequestError for another format."""
         return subtitles(self.segments, kind)
 
 

@@ -1,4 +1,4 @@
-"""Greedy decoding of CTC, RNN-T and TDT: from encoder frames to tokens with their frames."""
+"""Greedy decoding of CTC, RNN-T and TDT: tokens with their encoder frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_AHEAD = 8  # frames that RNN-T scores in one run of the joint network: blanks come in runs
+_AHEAD = 8  # frames per run of the joint network for RNN-T, because most frames are blank
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,30 @@ class TimedToken:
 
 
 class TransducerDecoding:
-    """Decoding state of one audio clip. Encoder frames arrive in order, in any number of parts."""
+    """Decoding state of an audio clip. Encoder frames arrive in order, in any number of parts."""
 
     def __init__(self, decoder: TransducerDecoder) -> None:
         self._decoder = decoder
-        self._at = 0  # frames decoded
+        self._at = 0  # decoded frames
         self._n_skipped = 0  # frames of the next part that the last duration covers
-        self._pending: TimedToken | None = None  # CTC: token of the last frame, which the next frame may repeat
+        self._pending: TimedToken | None = None  # CTC token of the last frame, which the next frame may repeat
         self.reset()
 
     def reset(self) -> None:
-        """Reset the prediction network; the position in time stays."""
+        """Reset the prediction network, but not the time."""
         decoder = self._decoder
         self._n_symbols = 0  # tokens of the current frame
         if decoder.kind != "ctc":
             self._prediction, self._state = decoder.predict(decoder.blank, decoder.new_state())
 
     def decode(self, rows: Float32, *, is_end: bool = True) -> list[TimedToken]:
-        """Return the tokens of these frames; `is_end`: they are the last."""
+        """Return the tokens of these frames. `is_end` is true for the last frames."""
         found = list(self._collapse(rows, is_end) if self._decoder.kind == "ctc" else self._transduce(rows))
         self._at += len(rows)
         return found
 
     def _collapse(self, rows: Float32, is_end: bool) -> Iterator[TimedToken]:
-        """Yield CTC tokens: repeats merged, blanks removed."""
+        """Yield CTC tokens, with repeats merged and blanks removed."""
         scores, blank = self._decoder.logits(rows), self._decoder.blank
         best = scores.argmax(axis=1)
         for i, (token, row) in enumerate(zip(best.tolist(), scores, strict=True)):
@@ -67,7 +67,7 @@ class TransducerDecoding:
             self._pending = None
 
     def _transduce(self, rows: Float32) -> Iterator[TimedToken]:
-        """Yield RNN-T or TDT tokens. A blank advances one frame; a TDT duration advances its number of frames."""
+        """Yield RNN-T or TDT tokens. A blank advances one frame; a TDT duration advances several."""
         decoder, n = self._decoder, self._decoder.blank + 1
         durations, ahead = decoder.durations, 1 if decoder.durations else _AHEAD
         at, scored, scores = self._n_skipped, -1, np.zeros((0, 0), np.float32)

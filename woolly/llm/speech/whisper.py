@@ -1,7 +1,7 @@
-"""WhisperTranscriber: the decoding loop of Whisper over 30 s windows, with temperature fallback.
+"""WhisperTranscriber: decoding loop of Whisper over 30 s windows, with temperature fallback.
 
-`steps` yields decode requests and is sent their output tokens, so that threads, event loops and servers share it.
-Windows, thresholds and seeking are those of openai-whisper.
+`steps` yields decode requests and receives their output tokens, so threads, event loops and servers can share it.
+Windows, thresholds and seeking are identical to openai-whisper.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from woolly.llm.speech.whisper_tokens import WhisperTokens
     from woolly.tokens import Tokenizer
 
-_HOP, _WINDOW = 160, 3000  # samples per mel frame, mel frames per window
+_HOP, _WINDOW = 160, 3000  # samples per mel frame, and mel frames per window
 _ROW = 0.02  # seconds per encoder row
 _TEXT = 448  # decoder positions
 _MAX_NEW_TOKENS = _TEXT // 2  # per window
-_MAX_PREVIOUS_TOKENS = _TEXT // 2 - 1  # of the previous text
-_COMPRESSION_RATIO_THRESHOLD = 2.4  # above: the text repeats itself
+_MAX_PREVIOUS_TOKENS = _TEXT // 2 - 1  # previous text
+_COMPRESSION_RATIO_THRESHOLD = 2.4  # above: the text is repetitive
 _LOGPROB_THRESHOLD = -1.0  # below: the text is unlikely
 _NO_SPEECH_THRESHOLD = 0.6  # above: the window may be silent
-_PROMPT_RESET_TEMPERATURE = 0.5  # above: the next window does not read this text
+_PROMPT_RESET_TEMPERATURE = 0.5  # above: the next window does not use this text as context
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class _DecodingResult:
 
     @property
     def needs_fallback(self) -> bool:
-        """True if a higher temperature should be tried. Silence is unlikely at any temperature."""
+        """True if a higher temperature should be tried. Silence is unlikely text at any temperature."""
         return self.compression_ratio > _COMPRESSION_RATIO_THRESHOLD or (
             self.avg_logprob < _LOGPROB_THRESHOLD and self.no_speech_prob <= _NO_SPEECH_THRESHOLD
         )
 
 
 class WhisperTranscriber:
-    """Transcription of one audio clip."""
+    """Transcription of an audio clip."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class WhisperTranscriber:
         options: TranscribeOptions,
         aligner: WordAligner | None = None,
     ) -> None:
-        """RequestError for an unknown language, or for a translation by an English-only model.
+        """RequestError for an unknown language, or for translation by an English-only model.
 
         An `aligner` adds words with times to the segments.
         """
@@ -84,7 +84,7 @@ class WhisperTranscriber:
         self.language: str | None = None if tokens.languages else "en"
         if options.language is not None:
             self.language = find_language(options.language, tuple(tokens.languages) or ("en",))
-        self._before: list[int] = []  # previous text that the next window reads
+        self._before: list[int] = []  # previous text as context for the next window
         if options.prompt.strip():
             self._before = tokenizer.encode(" " + options.prompt.strip(), add_special=False, parse_special=False)
         self._segments: list[TranscriptSegment] = []
@@ -97,7 +97,7 @@ class WhisperTranscriber:
         return Transcript(segments, self.language or "", self.audio.seconds, self._n_prompt, self._n_output)
 
     def steps(self) -> DecodeSteps:
-        """Yield decode requests, and the segments of each window as soon as it is decoded."""
+        """Yield decode requests, and the segments of each window when it is decoded."""
         samples = self.audio.samples
         n_frames = len(samples) // _HOP
         if not n_frames:
@@ -156,7 +156,7 @@ class WhisperTranscriber:
         return out
 
     def _task(self) -> list[int]:
-        """Return the start of the prompt: sot, and for multilingual models the language and the task."""
+        """Return the start of the prompt: sot, and for multilingual models also language and task."""
         tokens = self._tokens
         if not tokens.languages:
             return [tokens.sot]

@@ -1,4 +1,4 @@
-"""WhisperTokens: special tokens of Whisper, and the tokens suppressed in transcripts."""
+"""WhisperTokens: special tokens of Whisper, and the tokens that are suppressed in transcripts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from woolly.errors import ModelError
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-# Non-speech symbols, as in (applause) and [music]: suppressed alone and after a space.
+# Non-speech symbols, such as in (applause) and [music], suppressed with and without a leading space.
 _SIGNS = [
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}"),
     *("♪♪", "♪♪♪"),
 ]
-_NOTES = "♩♪♫♬♭♮♯"  # several tokens each; the first token begins nothing else
+_NOTES = "♩♪♫♬♭♮♯"  # several tokens each; the first token starts no other symbol
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class WhisperTokens:
     languages: dict[str, int]  # by code; empty for English-only models
     translate: int
     transcribe: int
-    sot_prev: int  # begins the previous text
+    sot_prev: int  # starts the previous text
     no_speech: int
     no_timestamps: int
     timestamp_begin: int
     suppress_tokens: npt.NDArray[np.int64]
-    suppress_blank: npt.NDArray[np.int64]  # not allowed as first token
+    suppress_blank: npt.NDArray[np.int64]  # forbidden as the first token
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WhisperTokens:
@@ -48,7 +48,7 @@ class WhisperTokens:
             no_speech = texts["<|nospeech|>"] if "<|nospeech|>" in texts else texts["<|nocaptions|>"]
             first = texts["<|0.00|>"]
         except KeyError as error:
-            raise ModelError(f"the vocabulary has no token {error.args[0]}, so this is not a Whisper model") from None
+            raise ModelError(f"not a Whisper model: the vocabulary has no token {error.args[0]}") from None
         codes = {tokenizer.token_text(id)[2:-2]: id for id in range(sot + 1, translate)}
         others = [id for text, id in texts.items() if id < first and id not in (eot, no_timestamps)]
         words = {tokenizer.token_bytes(id): id for id in range(eot)}
@@ -66,7 +66,7 @@ class WhisperTokens:
 
 
 def _signs(words: dict[bytes, int]) -> set[int]:
-    """Return the ids of symbols that are one token, and of the first token of notes."""
+    """Return the ids of single-token symbols, and the first token of musical notes."""
     found = {words[text] for text in (b" -", b" '") if text in words}
     for sign in _SIGNS:
         found |= {words[text] for text in (sign.encode(), f" {sign}".encode()) if text in words}

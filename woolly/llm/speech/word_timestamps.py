@@ -26,7 +26,7 @@ _PREPENDED, _APPENDED = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 
 
 class CrossAttentionHooks:
-    """Hooks of one request: collect the encoder output and the cross-attention queries of decoder tokens."""
+    """Hooks of a request that collect encoder output and cross-attention queries of decoder tokens."""
 
     def __init__(self, n_source: int, layers: Sequence[int]) -> None:
         self._n_source = n_source
@@ -108,7 +108,7 @@ def split_words(pieces: Sequence[bytes], token_starts: Sequence[float], language
 
 
 def _split_on_unicode(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield (text, first token); tokens that end within a UTF-8 character are joined."""
+    """Yield (text, first token). Tokens that end within a UTF-8 character are joined."""
     first, data = 0, b""
     for i, piece in enumerate(pieces):
         data += piece
