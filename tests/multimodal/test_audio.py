@@ -137,17 +137,17 @@ def test_arrays_need_a_rate_and_may_have_channels():
         (wav(tone())[:3000], r"damaged WAV file \(truncated: expected 6400 bytes of samples, got 2956\)"),
         (wav(tone(), coding=7, bits=8), "WAV file with mu-law, which is not supported; save it as 16-bit PCM"),
         (wav(tone(), coding=1, bits=64), "WAV file with samples of 64 bits"),
-        (wav(tone(), rate=100), "has a sampling rate of 100 Hz; supported are 4000 to 384000 Hz"),
-        (wav(np.zeros((10, 40))), "has 40 channels; supported are 1 to 16"),
+        (wav(tone(), rate=100), "has a sampling rate of 100 Hz; expected 4000 to 384000 Hz"),
+        (wav(np.zeros((10, 40))), "has 40 channels; expected 1 to 16"),
         (wav(tone(0)), "has no samples"),
-        (wav(np.full(900, np.nan), coding=3, bits=32), "samples that are not numbers from -1 to 1"),
+        (wav(np.full(900, np.nan), coding=3, bits=32), "samples outside -1 to 1"),
         (b"fLaC" + b"\0" * 90, r"is a damaged FLAC file \((?!.* at 0x)"),  # no address in this process' memory
-        ("no/such/file.wav", "file.wav cannot be read"),
+        ("no/such/file.wav", "cannot read audio file .*file.wav"),
         (np.zeros(9), "is a ndarray; expected a path, bytes, or an array"),
         ((np.zeros(9), "16000"), "the sampling rate of the audio is '16000'"),
         ((np.zeros(9, np.uint8), 16000), "array of uint8; expected float32 from -1 to 1, or int16"),
         ((np.zeros((2, 2, 2)), 16000), "array of shape 2 x 2 x 2"),
-        ((np.zeros(4000 * 1801, np.float32), 4000), "has 1801 s at 4000 Hz; the limit is 30 minutes"),
+        ((np.zeros(4000 * 1801, np.float32), 4000), "has 1801 s at 4000 Hz, but the limit is 30 minutes"),
     ],
 )
 def test_invalid_audio_gives_a_one_line_error(source, message):
@@ -207,7 +207,7 @@ def test_audio_is_laid_out_between_its_markers(name):
 
 
 def test_too_short_audio_is_rejected():
-    with pytest.raises(RequestError, match=r"has 0\.049 s; the minimum is 0\.05 s"):
+    with pytest.raises(RequestError, match=r"has 0\.049 s; expected at least 0\.05 s"):
         process_audio(Audio(samples(790)), AUDIO_TOWERS["qwen2a"].settings)
     for tiny in AUDIO_TOWERS.values():
         prepared = process_audio(Audio(samples(800)), tiny.settings)
@@ -236,7 +236,7 @@ def test_rows_are_counted_from_the_length_alone(name, monkeypatch):
         measured = [part for part in parts if part.first == 0]  # Gemma 3n has others of its file after them
         assert [one.source.inputs[one.index].grid_thw for one in measured] == grids, n
         assert [one.n for one in measured] == [tiny.merged_grid(grid)[2] for grid in grids], n
-    with pytest.raises(RequestError, match=r"the minimum is 0\.05 s"):
+    with pytest.raises(RequestError, match=r"expected at least 0\.05 s"):
         audio_placeholders(Audio(samples(790)), tiny)
 
 

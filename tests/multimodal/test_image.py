@@ -118,19 +118,19 @@ def test_animation_is_its_first_frame_and_says_so(kind):
     options = {"lossless": True} if kind == "WEBP" else {}
     image = read_image(saved(frames[0], kind, save_all=True, append_images=frames[1:], **options), "cat")
     assert image.pixels[0, 0].tolist() == [255, 0, 0]
-    assert image.note == "cat is an animation: the model sees its first frame"
+    assert image.note == "cat is an animation; only its first frame is used"
 
 
 def test_sizes_are_checked_before_decoding():
     assert refusal(png(20_000, 20_000)) == (
-        "the image has 20000 x 20000 pixels, and at most 100 million are allowed; send a smaller one"
+        "the image has 20000 x 20000 pixels, but the limit is 100 million; send a smaller image"
     )
-    assert "a side of at most 65535" in refusal(png(100_000, 1))
+    assert "the limit per side is 65535" in refusal(png(100_000, 1))
     frames = [Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8), "white")]
     webp = bytearray(saved(frames[0], "WEBP", save_all=True, append_images=frames[1:]))
     webp[24:30] = b"\xff\xff\xff\xff\xff\xff"
     assert "16777216 x 16777216 pixels" in refusal(bytes(webp))
-    assert "more than 64 MiB" in refusal(b"\x89PNG\r\n\x1a\n" + bytes(MAX_BYTES))
+    assert "larger than 64 MiB" in refusal(b"\x89PNG\r\n\x1a\n" + bytes(MAX_BYTES))
 
 
 def test_jpeg_with_a_thousand_scans_is_rejected():
@@ -144,7 +144,7 @@ def test_run_length_bmp_is_rejected_by_name(compression):
     data = bytearray(saved(Image.new("P", (4, 4)), "BMP"))
     struct.pack_into("<I", data, 30, compression)
     assert refusal(bytes(data)) == (
-        "the image is a BMP file with RLE compression, which is not taken; send it as PNG or JPEG"
+        "the image is a BMP file with RLE compression, which is not supported; convert it to PNG or JPEG"
     )
     old = b"BM" + struct.pack("<IHHI", 34, 0, 0, 26) + struct.pack("<IHHHH", 12, 1, 2, 1, 24)  # OS/2, without the field
     pixels = struct.pack("<II", 0, compression)
@@ -166,7 +166,7 @@ def test_damaged_files_give_a_one_line_error():
         (b"II*\0" + bytes(20), "is a TIFF file"),
         (b"\0\0\0\x18ftypheic" + bytes(20), "is a HEIC file"),
         (b"%PDF-1.7", "is a PDF file"),
-        (b"hello", "is not an image of a known format; PNG, JPEG, WebP, GIF or BMP was expected"),
+        (b"hello", "is not in a supported image format; expected PNG, JPEG, WebP, GIF or BMP"),
         (b"", "is empty"),
     ],
 )
@@ -175,10 +175,10 @@ def test_other_formats_are_rejected_by_name(data, said):
 
 
 def test_non_image_is_rejected(tmp_path):
-    assert "cannot be read (No such file or directory)" in refusal(tmp_path / "none.png")
-    assert "is an array of float64; uint8" in refusal(np.zeros((2, 2, 3)))
-    assert "is an array of 3 x 2 x 2; height x width x 3" in refusal(np.zeros((3, 2, 2), np.uint8))
-    assert "is a int; a path, bytes" in refusal(3)
+    assert "none.png: No such file or directory" in refusal(tmp_path / "none.png")
+    assert "is an array of float64; expected uint8" in refusal(np.zeros((2, 2, 3)))
+    assert "is an array of shape 3 x 2 x 2; expected height x width x 3" in refusal(np.zeros((3, 2, 2), np.uint8))
+    assert "is a int; expected a path, bytes" in refusal(3)
 
 
 def test_mutated_images_are_decoded_or_rejected():

@@ -65,9 +65,9 @@ FAULTS = {
     "none": (b"hello", "x.pdf is not a PDF file"),
     "cut": (GOOD[:200], "x.pdf is a damaged PDF file"),
     "empty": (write_pdf([]), "x.pdf is a damaged PDF file"),
-    "many": (write_pdf(["a"] * 10_000), "x.pdf has 10000 pages, and at most 50 are allowed"),
-    "password": (write_pdf(["a"], trailer=ENCRYPTED % (b"61" * 32, b"62" * 32)), "x.pdf is encrypted, and needs"),
-    "large": (b"%PDF" + bytes(64 << 20), "x.pdf has more than 64 MiB"),
+    "many": (write_pdf(["a"] * 10_000), "x.pdf has 10000 pages, but the limit is 50"),
+    "password": (write_pdf(["a"], trailer=ENCRYPTED % (b"61" * 32, b"62" * 32)), "x.pdf needs"),
+    "large": (b"%PDF" + bytes(64 << 20), "x.pdf is larger than 64 MiB"),
 }
 
 
@@ -82,11 +82,11 @@ def test_too_costly_file_is_rejected(monkeypatch):
     monkeypatch.setattr(pdf, "_SECONDS", 1)
     lines = " ".join(f"{i % 600} 0 m {i % 599} 700 l S" for i in range(400_000))
     costly = GOOD.replace(b"BT /F1", b"%s BT /F1" % lines.encode())
-    with pytest.raises(RequestError, match="damaged, or too costly to read: 1 s and 1 GB are the limits"):
+    with pytest.raises(RequestError, match="damaged, or takes more than 1 s or 1 GB to decode"):
         read_pages(costly, "x.pdf", with_images=True)
     monkeypatch.setattr(pdf, "_SECONDS", 40)
     monkeypatch.setattr(pdf, "_PATIENCE", 0.001)
-    with pytest.raises(RequestError, match="too costly"):
+    with pytest.raises(RequestError, match="takes more than"):
         read_pages(GOOD, "x.pdf", with_images=True)
 
 
@@ -94,7 +94,7 @@ def test_same_file_is_read_once(monkeypatch):
     pages = read_pages(GOOD, with_images=True)
     monkeypatch.setattr(pdf, "run_decoder", lambda *_, **__: pytest.fail("read again"))
     assert read_pages(bytes(GOOD), "other.pdf", with_images=True) is pages
-    with pytest.raises(RequestError, match="has 1 pages, and at most 0"):
+    with pytest.raises(RequestError, match="has 1 pages, but the limit is 0"):
         read_pages(GOOD, with_images=True, most=0)
 
 
@@ -120,16 +120,19 @@ def test_file_type_is_detected_by_its_first_bytes(tmp_path):
     (tmp_path / "a").write_bytes(GOOD)
     assert is_pdf(tmp_path / "a") and is_pdf(GOOD) and not is_pdf(tmp_path / "b") and not is_pdf(b"x") and not is_pdf(3)
     assert read_file(tmp_path / "a") == GOOD
-    with pytest.raises(RequestError, match=r"the file .*b cannot be read \(No such file"):
+    with pytest.raises(RequestError, match=r"cannot read file .*b: No such file"):
         read_file(tmp_path / "b")
 
 
 def test_invalid_file_error_names_its_field():
     for given, reason in (
-        (FileInput(data="data:text/html;base64,AAAA", where="a.b"), "a.b: its type is 'text/html'; a PDF file"),
-        (FileInput(data="AAAA", media_type="image/png", where="a.b"), "a.b: its type is 'image/png'"),
-        (FileInput(data="https://x/a.pdf", where="a.b"), "a.b: files are not fetched from other servers"),
-        (FileInput(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is no file"),
+        (
+            FileInput(data="data:text/html;base64,AAAA", where="a.b"),
+            "a.b: the media type is 'text/html'; expected application/pdf",
+        ),
+        (FileInput(data="AAAA", media_type="image/png", where="a.b"), "a.b: the media type is 'image/png'"),
+        (FileInput(data="https://x/a.pdf", where="a.b"), "a.b: this server does not fetch remote files"),
+        (FileInput(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is not a PDF file"),
         (FileInput(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is not a PDF file"),
         (FileInput(data="!", where="a.b"), "a.b: the file is not valid base64"),
         (FileInput(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
@@ -152,16 +155,14 @@ def test_remote_files_are_fetched_if_the_operator_allows_it(monkeypatch):
     tokenizer = SimpleNamespace(break_marks=lambda text: text)
     urls = ("https://x/of%20a.pdf?b=1", "HTTP://x/b.pdf")
     message = Message("user", tuple(FilePart(FileInput(data=url, where="a.b")) for url in urls))
-    with pytest.raises(RequestError, match=r"^a\.b: files are not fetched .*--allow-remote-images"):
+    with pytest.raises(RequestError, match=r"^a\.b: this server does not fetch remote files .*--allow-remote-images"):
         open_files([message], None, tokenizer, 50)
     assert not asked
     (opened,) = open_files([message], None, tokenizer, 50, allows_remote=True)
     assert opened.content == "[of a.pdf, page 1 of 1]\na\n\n[b.pdf, page 1 of 1]\na\n"
     assert [one[:2] for one in asked] == [(url, "file") for url in urls]
     assert [round(left) for *_, left in asked] == [30, 10]  # seconds for all of a conversation
-    with pytest.raises(
-        RequestError, match=r"^a\.b: .* is not on the public internet, and only servers there are asked"
-    ):
+    with pytest.raises(RequestError, match=r"^a\.b: .* is not on the public internet; use a public server"):
         monkeypatch.undo()
         FileInput(data="http://127.0.0.1/a.pdf", where="a.b").fetched(time.monotonic() + 9)
 
@@ -178,17 +179,20 @@ def test_mutated_files_are_pages_or_one_line_errors():
 
 
 def test_files_of_a_conversation_share_pages_characters_and_time(monkeypatch):
-    with pytest.raises(RequestError, match="the PDF files of the conversation have more than 50 pages together"):
+    with pytest.raises(RequestError, match="the PDF files of the conversation have more than 50 pages in total"):
         read_pages(GOOD, with_images=False, before=pdf.FileUsage(n_pages=50))
     for data in (GOOD, GOOD + b" "):  # kept, and not
         with pytest.raises(
-            RequestError, match="of the conversation have more than 4000000 characters of text together"
+            RequestError, match="of the conversation have more than 4000000 characters of text in total"
         ):
             read_pages(data, with_images=False, before=pdf.FileUsage(n_characters=4_000_000))
-    with pytest.raises(RequestError, match="the files of the conversation take too long to read together"):
+    with pytest.raises(RequestError, match="the files of the conversation take too long to decode"):
         read_pages(GOOD + b"  ", with_images=False, deadline=0.0)
     monkeypatch.setattr(pdf, "_SLOTS", threading.BoundedSemaphore(1))
-    with pdf._SLOTS, pytest.raises(RequestError, match="because other files are being read; try again") as error:
+    with (
+        pdf._SLOTS,
+        pytest.raises(RequestError, match="because the server is decoding other files; try again") as error,
+    ):
         read_pages(GOOD + b"  ", with_images=False, deadline=time.monotonic() + 0.05)
     assert error.value.code == "busy" and to_api_error(error.value).status == 503
 

@@ -120,14 +120,14 @@ def test_file_that_allows_more_pixels_than_the_tower_is_capped():
 
 
 def test_unsupported_shapes_are_rejected():
-    with pytest.raises(RequestError, match="300 x 1 pixels, and this model takes sides of at most 1 to 200"):
+    with pytest.raises(RequestError, match="300 x 1 pixels, but the limit of the aspect ratio is 200"):
         process_image(Image(made(300, 1)), SETTINGS["qwen2"])
     for size in ((65_535, 1), (328, 65_535)):
-        with pytest.raises(RequestError, match="fills it up to a square, takes sides of at most 14142"):
+        with pytest.raises(RequestError, match="pads it to a square, takes at most 14142 pixels per side"):
             process_image(Image(np.broadcast_to(np.uint8(0), (size[1], size[0], 3))), SETTINGS["llava"])
-    with pytest.raises(RequestError, match="20 x 20 pixels, which give no row"):
+    with pytest.raises(RequestError, match="20 x 20 pixels, which is too small"):
         process_image(Image(made(20, 20)), replace(SETTINGS["gemma4"], max_pixels=100))
-    with pytest.raises(RequestError, match="10 x 4000 pixels, which is too long for its width"):
+    with pytest.raises(RequestError, match="10 x 4000 pixels, which is too elongated"):
         image_placeholders((4000, 10), replace(SETTINGS["minicpmv4.6"], image_size=448))
 
 
@@ -166,7 +166,7 @@ def test_images_are_split_like_their_processors_do():
     (encoder_input,) = process_image(Image(np.full((30, 60, 3), 255, np.uint8)), kimi).inputs
     shown = image_of(encoder_input, 14)
     assert (shown[:, :30, :60] == 1).all() and (shown[:, 30:] == -1).all() and (shown[:, :, 60:] == -1).all()
-    with pytest.raises(RequestError, match="8000 x 30 pixels, and this model takes sides of at most 7154"):
+    with pytest.raises(RequestError, match="8000 x 30 pixels, but this model takes at most 7154 pixels per side"):
         IMAGE_PROCESSORS["kimivl"].choose_tiling(30, 8000, kimi)
     assert IMAGE_PROCESSORS["resampler"].choose_tiling(30, 40, mini).sizes == ((42, 70),)
     assert IMAGE_PROCESSORS["resampler"].choose_tiling(100, 150, mini).tiles == (2, 3)

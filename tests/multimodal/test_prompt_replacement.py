@@ -101,24 +101,24 @@ def test_settings_are_read_from_the_keys_of_the_file():
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"general.architecture": "llama"}, ModelError, "holds no projector"),
-        ({"clip.has_vision_encoder": False}, UnsupportedError, "holds no image"),
+        ({"general.architecture": "llama"}, ModelError, "not a projector file"),
+        ({"clip.has_vision_encoder": False}, UnsupportedError, "has no image"),
         ({"clip.projector_type": "unheard_of"}, UnsupportedError, "unheard_of"),
         ({"clip.vision.patch_size": 0}, ModelError, "patch_size is 0"),
         ({"clip.vision.image_mean": [0.5]}, ModelError, "image_mean has 1 numbers"),
         ({"clip.vision.image_std": [0.5, 0, 0.5]}, ModelError, "above 0"),
         ({"clip.vision.projector.scale_factor": 0}, ModelError, "scale_factor is 0"),
         ({"clip.vision.image_grid_pinpoints": [56, 60]}, ModelError, "multiples of the image_size 56"),
-        ({"clip.projector_type": "resampler"}, UnsupportedError, "minicpmv_version is 2; 3"),
-        ({"clip.vision.patch_size": 1 << 31}, ModelError, "a whole number from 1 to 2147483647"),
+        ({"clip.projector_type": "resampler"}, UnsupportedError, "minicpmv_version is 2; expected 3"),
+        ({"clip.vision.patch_size": 1 << 31}, ModelError, "expected an integer from 1 to 2147483647"),
         ({"clip.vision.image_mean": ["a", "b", "c"]}, ModelError, "image_mean is not an array of numbers"),
         ({"clip.vision.image_mean": 0.5}, ModelError, "image_mean is not an array of numbers"),
         ({"clip.vision.image_std": [0.5, float("nan"), 0.5]}, ModelError, "image_std is not an array of numbers"),
         ({"clip.vision.image_grid_pinpoints": [float("inf"), 56]}, ModelError, "pinpoints is not an array of numbers"),
         # Arrays compare with a text element by element, and have no truth.
-        ({"general.architecture": np.zeros(2)}, ModelError, "holds no projector"),
-        ({"clip.has_vision_encoder": np.ones(2)}, UnsupportedError, "holds no image"),
-        ({"clip.projector_type": np.ones(2)}, UnsupportedError, "the projector type '' is not supported"),
+        ({"general.architecture": np.zeros(2)}, ModelError, "not a projector file"),
+        ({"clip.has_vision_encoder": np.ones(2)}, UnsupportedError, "has no image"),
+        ({"clip.projector_type": np.ones(2)}, UnsupportedError, "projector type '' is not supported"),
     ],
 )
 def test_invalid_file_is_rejected_by_name(change, error, says):

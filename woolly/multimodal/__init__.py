@@ -1,8 +1,7 @@
-"""IMAGES AND AUDIO: images and audio as neutral data, from a caller's file to rows of a prompt.
+"""Images and audio: decoding, preprocessing and placement in the prompt.
 
-An image or an audio clip is decoded, processed into the inputs of an encoder (`ProcessedItem`) and replaced in the
-prompt by marks and placeholders (`PromptReplacement`). The engine runs the encoder and injects its
-output at the placeholders.
+An image or audio clip is decoded, processed into encoder inputs (`ProcessedItem`) and replaced in the prompt by text
+and placeholders (`PromptReplacement`). The engine runs the encoder and injects its output at the placeholders.
 """
 
 from typing import TYPE_CHECKING
@@ -78,7 +77,7 @@ __all__ = [
     "read_vision_settings",
 ]
 
-MAX_PAGES = 50  # of the PDF files of a conversation, unless the caller says otherwise
+MAX_PAGES = 50  # default maximum for the PDF files of a conversation
 
 __getattr__ = lazy_getattr(
     __name__,

@@ -1,4 +1,4 @@
-"""Scheduling of decoder subprocesses: limited concurrency, a timeout per file and a deadline per conversation."""
+"""Decoder subprocesses with limited concurrency, a timeout per file and a deadline per conversation."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def run_decoder(
     deadline: float = math.inf,
     max_output_bytes: int,
 ) -> bytes | None:
-    """Return the output of a file's decoder process, None if it failed or exceeded its own limit.
+    """Return the output of a file's decoder process, or None if it failed or exceeded its limits.
 
-    RequestError, with the code "busy", if no slot becomes free in time, or if the files of the conversation are not
-    decoded at `deadline`, by time.monotonic().
+    RequestError if the files of the conversation are not decoded by `deadline` (on the clock of time.monotonic), or
+    with code "busy" if no slot becomes free in time.
     """
     begun = time.monotonic()
-    late = RequestError("the files of the conversation take too long to read together; send fewer")
+    late = RequestError("the files of the conversation take too long to decode; send fewer files")
     if begun >= deadline:
         raise late
-    busy = RequestError(f"{name} was not read in time, because other files are being read; try again", code="busy")
+    busy = RequestError(
+        f"{name} was not decoded in time because the server is decoding other files; try again", code="busy"
+    )
     if not slots.acquire(timeout=min(patience, deadline - begun)):
         raise busy
     waited = time.monotonic() - begun
@@ -49,7 +51,7 @@ def run_decoder(
             max_output_bytes=max_output_bytes,
         )
     except OSError as error:
-        raise RequestError(f"{name} cannot be read, because no process can start: {error.strerror}") from None
+        raise RequestError(f"cannot decode {name}: failed to start a process ({error.strerror})") from None
     finally:
         slots.release()
     if written is None and time.monotonic() >= deadline:

@@ -1,8 +1,8 @@
-"""Fetches an image, a PDF file or a video from a server on the public internet.
+"""Fetching of images, PDF files and videos from servers on the public internet.
 
-The client chooses the URL and the server fetches it, so a client could reach internal machines (SSRF). Each name is
-resolved once, all its addresses are checked, and the connection goes to a checked address, which prevents DNS
-rebinding. Redirects are checked as well. No proxy is used.
+Clients choose the URL, so they could reach internal machines (SSRF). Each name is therefore resolved once, all its
+addresses are checked, and the connection uses a checked address, which prevents DNS rebinding. Redirects are checked as
+well. No proxy is used.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from woolly.errors import RequestError
 from woolly.multimodal.image_formats import MAX_BYTES
 
-_SECONDS = 20.0  # per fetch
+_SECONDS = 20.0  # per request
 _MAX_REDIRECTS = 3
 _CHUNK = 2**16
 _REDIRECTS = (301, 302, 303, 307, 308)
 
-# Accept headers by kind of input.
+# Accept header for each kind of input.
 _ACCEPTED = {"image": "image/*", "file": "application/pdf", "video": "video/*"}
 
-# Not for the public, although Python calls them global: deprecated site-local addresses, documentation, IANA's
-# protocol assignments, the 6to4 relay, and the address by which Azure's hosts serve their virtual machines.
+# Not public, although Python calls them global: deprecated site-local addresses, documentation, IANA's
+# protocol assignments, the 6to4 relay, and the host address of Azure virtual machines.
 _INTERNAL = tuple(
     ipaddress.ip_network(one)
     for one in ("fec0::/10", "3fff::/20", "192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")
@@ -48,10 +48,10 @@ def fetch(
     resolve: Resolve | None = None,
     checks: bool = True,
 ) -> bytes:
-    """Fetch an http or https URL; RequestError if the address is not allowed, or the server does not answer.
+    """Fetch an http or https URL; RequestError if the address is not allowed or the request fails.
 
-    `what` is "an image", "a file" or "a video", for messages. The fetch ends at `deadline`, by time.monotonic(), or
-    after 20 seconds. `resolve` and `checks` are for tests with a local server.
+    `what` is "image", "file" or "video". The request ends at `deadline`, on the clock of time.monotonic, or after 20
+    seconds. `resolve` and `checks` are for tests with a local server.
     """
     deadline = min(deadline, time.monotonic() + _SECONDS)
     for _ in range(_MAX_REDIRECTS + 1):
@@ -60,26 +60,26 @@ def fetch(
             answer = _ask(parts, resolve or _addresses, deadline, _ACCEPTED[what], checks=checks)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = " ".join(str(error).split())[:120] or type(error).__name__
-            raise RequestError(f"the {what} at {parts.hostname} cannot be fetched ({reason})") from None
+            raise RequestError(f"failed to fetch the {what} from {parts.hostname}: {reason}") from None
         if isinstance(answer, bytes):
             return answer
         there = urljoin(url, answer)
         if url.lower().startswith("https:") and not there.lower().startswith("https:"):
-            raise RequestError(f"the {what} at {parts.hostname} is redirected from https to http; send a data: URL")
+            raise RequestError(f"{parts.hostname} redirects the {what} from https to http; send a data: URL")
         url = there
     raise RequestError(f"the {what} is redirected more than {_MAX_REDIRECTS} times; send a data: URL")
 
 
 def check_address(address: str, host: str) -> None:
-    """Raise RequestError if an IP address is not public."""
+    """RequestError if an IP address is not public."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     inner = [ip]
-    if isinstance(ip, ipaddress.IPv6Address):  # forms that embed an IPv4 address
+    if isinstance(ip, ipaddress.IPv6Address):  # addresses that embed an IPv4 address
         inner += [one for one in (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())) if one is not None]
         if ip in ipaddress.ip_network("64:ff9b::/96"):
             inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
     if not all(map(_is_public, inner[1:] or inner)):
-        raise RequestError(f"{host} is not on the public internet, and only servers there are asked")
+        raise RequestError(f"{host} is not on the public internet; use a public server or send a data: URL")
 
 
 def _is_public(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
@@ -93,11 +93,11 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise RequestError(f"{url[:60]!r} is not an address; expected https://host/image.png") from None
+        raise RequestError(f"{url[:60]!r} is not a valid URL; expected https://host/image.png") from None
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
-        raise RequestError(f"{url[:60]!r} is not an address; expected https://host/image.png")
+        raise RequestError(f"{url[:60]!r} is not a valid URL; expected https://host/image.png")
     if parts.username is not None or parts.password is not None:
-        raise RequestError("the address holds a name or password; leave it out")
+        raise RequestError("the URL contains a user name or password; remove it")
     return parts
 
 
@@ -106,18 +106,18 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def _ask(parts: SplitResult, resolve: Resolve, deadline: float, accepted: str, *, checks: bool) -> bytes | str:
-    """Return the body, or the URL of a redirect."""
+    """Return the response body, or the URL of a redirect."""
     host, is_tls = parts.hostname or "", parts.scheme.lower() == "https"
     port = parts.port or (443 if is_tls else 80)
     addresses = resolve(host, port)
     if not addresses:
-        raise OSError("its name has no address")
+        raise OSError("the host name has no address")
     for address in addresses if checks else ():
         check_address(address, host)
     connection = http.client.HTTPConnection(host, port)
     connection.sock = socket.create_connection((addresses[0], port), timeout=_left(deadline))
     with closing(connection):
-        connection.sock.settimeout(_left(deadline))  # limits the complete handshake, also with slow servers
+        connection.sock.settimeout(_left(deadline))  # limits the complete TLS handshake
         if is_tls:
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
             connection.sock.settimeout(_left(deadline))
@@ -133,14 +133,14 @@ def _ask(parts: SplitResult, resolve: Resolve, deadline: float, accepted: str, *
             if response.status in _REDIRECTS and (there := response.getheader("Location")):
                 return there
             if response.status != 200:
-                raise OSError(f"it answers {response.status}")
+                raise OSError(f"HTTP status {response.status}")
             if response.getheader("Content-Encoding", "identity").lower() != "identity":
-                raise OSError("it answers in an encoding that was not asked for")
+                raise OSError("unexpected Content-Encoding")
             return _body(response, deadline)
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until the deadline: a socket timeout alone restarts with each byte of a slow server."""
+    """Reads a socket until the deadline. A socket timeout alone would restart with each byte of a slow server."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self._socket = connected
@@ -155,7 +155,7 @@ class _TimedReader(io.RawIOBase):
 
 
 def _response(connected: socket.socket, deadline: float) -> http.client.HTTPResponse:
-    """Return the response to a sent request, with its headers read."""
+    """Return the response to a sent request, after reading its headers."""
     response = http.client.HTTPResponse(connected, method="GET")
     response.fp.close()
     response.fp = io.BufferedReader(_TimedReader(connected, deadline))
@@ -173,12 +173,12 @@ def _body(response: http.client.HTTPResponse, deadline: float) -> bytes:
             return b"".join(chunks)
         n_bytes += len(chunk)
         if n_bytes > MAX_BYTES:
-            raise OSError(f"it has more than {MAX_BYTES >> 20} MiB")
+            raise OSError(f"the body is larger than {MAX_BYTES >> 20} MiB")
         chunks.append(chunk)
 
 
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise OSError("it took too long")
+        raise OSError("timed out")
     return left

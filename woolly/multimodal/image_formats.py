@@ -1,4 +1,4 @@
-"""Supported image formats, detected by magic bytes; other formats are rejected by name."""
+"""Supported image formats, detected by magic bytes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MAX_SIDE = 65_535  # limit of JPEG; a resize filter takes memory proportional to
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """A supported format, and its Pillow plugin."""
+    """Supported image format and its Pillow plugin."""
 
     module: str
     name: str
 
     def plugin(self) -> Callable[..., Any]:
-        """Return the plugin class, which opens this format only."""
+        """Return the plugin class, which only opens this format."""
         return getattr(importlib.import_module(f"PIL.{self.module}"), self.name)  # type: ignore[no-any-return]
 
 
-# TIFF is not supported: it is a family of a dozen codecs in a separate library.
+# TIFF is not supported because it comprises a dozen codecs in a separate library.
 FORMATS: Mapping[str, ImageFormat] = {
     "PNG": ImageFormat("PngImagePlugin", "PngImageFile"),
     "JPEG": ImageFormat("JpegImagePlugin", "JpegImageFile"),
@@ -55,29 +55,31 @@ _FIRST_BYTES = (
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
     (b"GGUF", "GGUF"),
 )
-_RUN_LENGTHS = (1, 2)  # biCompression of a BMP file: RLE8 and RLE4, which Pillow decodes byte by byte in Python
+_RUN_LENGTHS = (1, 2)  # biCompression RLE8 and RLE4 of BMP files, which Pillow decodes slowly, in Python
 _BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
 
 
 def detect_format(data: bytes, name: str) -> str:
-    """Return the format of a file by its first bytes, a key of FORMATS; RequestError if it is not supported."""
+    """Return the format of a file by its magic bytes, a key of FORMATS; RequestError if unsupported."""
     if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
+            f"{name} is larger than {MAX_BYTES >> 20} MiB; send a smaller file",
             limit=MAX_BYTES,
         )
     if not data:
-        raise RequestError(f"{name} is empty; a file of format {SUPPORTED} was expected")
+        raise RequestError(f"{name} is empty; expected a {SUPPORTED} file")
     kind = _kind(data)
     if kind is None:
-        raise RequestError(f"{name} is not an image of a known format; {SUPPORTED} was expected")
+        raise RequestError(f"{name} is not in a supported image format; expected {SUPPORTED}")
     if kind not in FORMATS:
         article = "an" if kind in ("AVIF", "ICO", "SVG") else "a"
-        raise RequestError(f"{name} is {article} {kind} file, which is not taken; send it as PNG or JPEG")
+        raise RequestError(f"{name} is {article} {kind} file, which is not supported; convert it to PNG or JPEG")
     if kind == "BMP" and len(data) >= 34:
         n_header, compression = struct.unpack_from("<I", data, 14)[0], struct.unpack_from("<I", data, 30)[0]
         if n_header != 12 and compression in _RUN_LENGTHS:  # a 12-byte header (OS/2) has no such field
-            raise RequestError(f"{name} is a BMP file with RLE compression, which is not taken; send it as PNG or JPEG")
+            raise RequestError(
+                f"{name} is a BMP file with RLE compression, which is not supported; convert it to PNG or JPEG"
+            )
     return kind
 
 
@@ -96,7 +98,7 @@ def _kind(data: bytes) -> str | None:
 
 
 def webp_size(data: bytes, name: str) -> tuple[int, int]:
-    """Return width and height of a WebP file, from its header."""
+    """Return width and height from the header of a WebP file."""
     try:
         kind = data[12:16]
         if kind == b"VP8X":
@@ -109,4 +111,4 @@ def webp_size(data: bytes, name: str) -> tuple[int, int]:
             return width & 0x3FFF, height & 0x3FFF
     except struct.error:
         pass
-    raise RequestError(f"{name} is a damaged WebP file (no header); send it again, or another one")
+    raise RequestError(f"{name} is a damaged WebP file (no header); export it again, or send another file")

@@ -1,4 +1,4 @@
-"""Multimodal inputs of a request: ImageInput, AudioInput, FileInput, VideoInput; decoded for its prompt."""
+"""Multimodal inputs of a request, which are decoded later: ImageInput, AudioInput, FileInput, VideoInput."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from woolly.multimodal.video import Frame, Video, VideoSampling, read_video
 
 @dataclass(frozen=True)
 class ImageInput:
-    """An image: a source, a URL or base64 text. Not decoded yet: decoding takes time, and may fail."""
+    """Image: a source, a URL or base64 data. Decoded later, because decoding is slow and may fail."""
 
-    source: ImageSource = field(default=None, repr=False)  # accepted by `read_image`: a Page or a Frame
-    url: str = field(default="", repr=False)  # a data: URL, or an http(s) URL
+    source: ImageSource = field(default=None, repr=False)  # input of `read_image`, a Page or a Frame
+    url: str = field(default="", repr=False)  # data: URL, or http(s) URL
     base64: str = field(default="", repr=False)
-    media_type: str = ""  # of base64 text, if specified
-    where: str = ""  # request field that contains it, for messages
+    media_type: str = ""  # media type of base64 data, if specified
+    where: str = ""  # request field of the image, for messages
 
     @property
     def is_remote(self) -> bool:
-        """True if it must be fetched from another server."""
+        """True if the image must be fetched from another server."""
         return _is_http(self.url)
 
     def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Image:
-        """Return the decoded image; RequestError, with the field, if it cannot be decoded.
+        """Return the decoded image. RequestError, with the field, if it cannot be decoded.
 
-        Fetching must finish before `deadline`, by time.monotonic().
+        Fetching must finish before `deadline`, on the clock of time.monotonic.
         """
         try:
             if isinstance(self.source, (Page, Frame)):
@@ -65,16 +65,16 @@ class ImageInput:
 
 @dataclass(frozen=True)
 class AudioInput:
-    """An audio clip: a source, a URL or base64 text. Not decoded yet: decoding takes time, and may fail."""
+    """Audio clip: a source, a URL or base64 data. Decoded later, because decoding is slow and may fail."""
 
-    source: AudioSource = field(default=None, repr=False)  # accepted by `read_audio`
-    url: str = field(default="", repr=False)  # a data: URL
+    source: AudioSource = field(default=None, repr=False)  # input of `read_audio`
+    url: str = field(default="", repr=False)  # data: URL
     base64: str = field(default="", repr=False)
-    media_type: str = ""  # of base64 text, if specified
-    where: str = ""  # request field that contains it, for messages
+    media_type: str = ""  # media type of base64 data, if specified
+    where: str = ""  # request field of the clip, for messages
 
     def read(self) -> Audio:
-        """Return the decoded audio; RequestError, with the field, if it cannot be decoded."""
+        """Return the decoded audio. RequestError, with the field, if it cannot be decoded."""
         try:
             if self.source is not None:
                 return read_audio(self.source)
@@ -91,13 +91,13 @@ class AudioInput:
 
 @dataclass(frozen=True)
 class FileInput:
-    """A PDF file: a source or data. Not decoded yet: decoding takes time, and may fail."""
+    """PDF file: a source or data. Decoded later, because decoding is slow and may fail."""
 
-    source: Any = field(default=None, repr=False)  # a path, or bytes
-    data: str = field(default="", repr=False)  # a data: URL, base64, or an http(s) URL
-    media_type: str = ""  # of base64, if specified
+    source: Any = field(default=None, repr=False)  # path or bytes
+    data: str = field(default="", repr=False)  # data: URL, base64, or http(s) URL
+    media_type: str = ""  # media type of base64 data, if specified
     name: str = ""  # file name, included in the prompt
-    where: str = ""  # request field that contains it, for messages
+    where: str = ""  # request field of the file, for messages
 
     @property
     def shown_name(self) -> str:
@@ -106,11 +106,11 @@ class FileInput:
 
     @property
     def is_remote(self) -> bool:
-        """True if it must be fetched from another server."""
+        """True if the file must be fetched from another server."""
         return self.source is None and _is_http(self.data)
 
     def fetched(self, deadline: float) -> FileInput:
-        """Return this input with its bytes, fetched before `deadline`; RequestError if that fails."""
+        """Return the input with its bytes, fetched before `deadline`; RequestError if fetching fails."""
         try:
             name = self.name or PurePosixPath(unquote(urlsplit(self.data).path)).name[:80]
             return replace(self, source=_fetch(self.data, "file", deadline), data="", name=name)
@@ -120,10 +120,10 @@ class FileInput:
     def read(
         self, *, with_images: bool, most: int, before: FileUsage | None = None, deadline: float = math.inf
     ) -> tuple[Page, ...]:
-        """Return the pages, with pixels if `with_images`. RequestError names the field if that fails.
+        """Return the pages, rendered if `with_images`. RequestError, with the field, if they cannot be decoded.
 
-        `most` is the maximum of pages, including the files `before`; they are decoded before `deadline`, by
-        time.monotonic().
+        `most` bounds the pages, including pages of the files in `before`. Decoding must finish before `deadline`, on
+        the clock of time.monotonic.
         """
         try:
             if self.source is not None:
@@ -145,26 +145,26 @@ class FileInput:
 
 @dataclass(frozen=True)
 class VideoInput:
-    """A video: a source or data. Not decoded yet: decoding takes time, and may fail."""
+    """Video: a source or data. Decoded later, because decoding is slow and may fail."""
 
-    source: Any = field(default=None, repr=False)  # a path, or bytes
-    data: str = field(default="", repr=False)  # a data: URL, base64, or an http(s) URL
-    where: str = ""  # request field that contains it, for messages
+    source: Any = field(default=None, repr=False)  # path or bytes
+    data: str = field(default="", repr=False)  # data: URL, base64, or http(s) URL
+    where: str = ""  # request field of the video, for messages
 
     @property
     def is_remote(self) -> bool:
-        """True if it must be fetched from another server."""
+        """True if the video must be fetched from another server."""
         return self.source is None and _is_http(self.data)
 
     def fetched(self, deadline: float) -> VideoInput:
-        """Return this input with its bytes, fetched before `deadline`; RequestError if that fails."""
+        """Return the input with its bytes, fetched before `deadline`; RequestError if fetching fails."""
         try:
             return replace(self, source=_fetch(self.data, "video", deadline), data="")
         except RequestError as error:
             raise self.request_error(str(error)) from None
 
     def read(self, sampling: VideoSampling, *, deadline: float = math.inf) -> Video:
-        """Return the frames, decoded before `deadline`; RequestError, with the field, if that fails."""
+        """Return the frames, decoded before `deadline`. RequestError, with the field, if decoding fails."""
         try:
             data = video_bytes(self.data) if self.source is None else read_file(self.source)
             return read_video(data, sampling, deadline=deadline)

@@ -1,6 +1,6 @@
 """Pages of a PDF file: text layer and rendered image.
 
-pdfium reads the file in a subprocess with limits: malicious files have crashed every PDF reader.
+pdfium reads the file in a subprocess with limits, because malicious files have exploited every PDF reader.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from woolly.multimodal.image_formats import MAX_BYTES
 
 _MAX_CHARS = 4_000_000  # per conversation: a million tokens
 _SCALE = 2.0  # pixels per point: 144 dpi, at which 8-point print is legible
-_MAX_SIDE = 2048  # pixels; a page of 200 inches is rendered smaller, not larger
-_MAX_PIXELS = 200_000_000  # per file: the limit for the images of a conversation
-_MAX_PACKED_BYTES = 128 << 20  # bytes of a file's compressed pages: 30 photos, or a thousand pages of print
-_MAX_OUTPUT_BYTES = _MAX_PACKED_BYTES + (32 << 20)  # output of the subprocess: 6 or 12 bytes per character
+_MAX_SIDE = 2048  # pixels; a page of 200 inches is rendered at a lower resolution
+_MAX_PIXELS = 200_000_000  # per file; also the limit for the images of a conversation
+_MAX_PACKED_BYTES = 128 << 20  # compressed pages of a file: 30 photos, or a thousand printed pages
+_MAX_OUTPUT_BYTES = _MAX_PACKED_BYTES + (32 << 20)  # output of the subprocess, including 6 or 12 bytes per character
 
-_MEMORY = 1 << 30  # of the subprocess; scanned pages take 150 MB
-_SECONDS = 40  # of CPU time; 50 scanned pages take 10
-_PATIENCE = 120.0  # wall clock, on a loaded machine
+_MEMORY = 1 << 30  # memory of the subprocess; scanned pages take 150 MB
+_SECONDS = 40  # CPU seconds; 50 scanned pages take 10
+_PATIENCE = 120.0  # wall clock seconds, for a loaded machine
 _SLOTS = threading.BoundedSemaphore(2)  # concurrent subprocesses
 
-_KEPT = 256 << 20  # bytes of compressed pages: 100 KB per printed page, 4 MB per photo
+_KEPT = 256 << 20  # cache size in bytes; 100 KB per printed page, 4 MB per photo
 _PASSWORD, _SECURITY = 4, 5  # FPDF_ERR_*
 
 
@@ -47,9 +47,9 @@ _PASSWORD, _SECURITY = 4, 5  # FPDF_ERR_*
 class Page:
     """Text and image of a page."""
 
-    number: int  # from 1
-    text: str  # of the text layer; empty for a scan
-    width: int = 0  # pixels; 0: not rendered, or the page has no size
+    number: int  # starting at 1
+    text: str  # text layer; empty for a scan
+    width: int = 0  # pixels; 0 if the page is not rendered or has no size
     height: int = 0
     compressed: bytes = field(default=b"", repr=False)
 
@@ -72,7 +72,7 @@ class FileUsage:
     n_characters: int = 0
 
     def more(self, pages: tuple[Page, ...]) -> FileUsage:
-        """Return the usage including the pages of one more file."""
+        """Return the usage including the pages of another file."""
         return FileUsage(self.n_pages + len(pages), self.n_characters + sum(len(page.text) for page in pages))
 
 
@@ -91,7 +91,7 @@ Item = TypeVar("Item", bound=_Packed)
 
 
 class FileCache(Generic[Item]):
-    """LRU cache of pages or frames by the file's digest: each turn of a conversation sends its files again."""
+    """LRU cache of pages or frames, keyed by file digest: each turn of a conversation sends its files again."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -99,14 +99,14 @@ class FileCache(Generic[Item]):
         self._lock = threading.Lock()
 
     def find(self, digest: bytes) -> tuple[Item, ...] | None:
-        """Return the cached pages of a file, None if it is not cached."""
+        """Return the cached pages of a file, or None if the file is not cached."""
         with self._lock:
             if digest in self._files:
                 self._files.move_to_end(digest)
             return self._files.get(digest)
 
     def keep(self, digest: bytes, pages: tuple[Item, ...]) -> None:
-        """Cache the pages of a file, and evict the least recently used ones."""
+        """Cache the pages of a file, and evict the least recently used files."""
         with self._lock:
             self._files[digest] = pages
             while sum(map(_size, self._files.values())) > self._room:
@@ -117,28 +117,28 @@ _kept: FileCache[Page] = FileCache(_KEPT)
 
 
 def is_pdf(source: Any) -> bool:
-    """True for a PDF file, given as path or bytes, by its first bytes."""
+    """True if a path or bytes begin like a PDF file."""
     try:
         if isinstance(source, (str, os.PathLike)):
             with Path(source).expanduser().open("rb") as file:
                 return file.read(4) == b"%PDF"
         return isinstance(source, (bytes, bytearray, memoryview)) and bytes(source[:4]) == b"%PDF"
-    except (OSError, ValueError, RuntimeError):  # a full read reports the error
+    except (OSError, ValueError, RuntimeError):  # reported by `read_file`
         return False
 
 
 def read_file(source: Any) -> bytes:
-    """Return the bytes of a path or the given bytes, at most one more than the limit."""
+    """Return the bytes of a path or the given bytes, at most one byte above the limit."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
     if not isinstance(source, (str, os.PathLike)):
-        raise RequestError(f"the file is a {type(source).__name__}; a path or bytes were expected")
+        raise RequestError(f"the file is a {type(source).__name__}; expected a path or bytes")
     try:
         with Path(source).expanduser().open("rb") as file:
             return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL in path; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"the file {source} cannot be read ({reason})") from None
+        raise RequestError(f"cannot read file {source}: {reason}") from None
 
 
 def read_pages(
@@ -150,11 +150,11 @@ def read_pages(
     before: FileUsage = _NOTHING,
     deadline: float = math.inf,
 ) -> tuple[Page, ...]:
-    """Return the pages of a PDF file, with pixels if `with_images`.
+    """Return the pages of a PDF file, rendered if `with_images`.
 
-    RequestError if it is not a PDF file, damaged, encrypted, too long or too costly, if it has more than `most` pages
-    together with the files `before`, or if it is not read at `deadline`, by time.monotonic(). `name` begins the
-    message.
+    RequestError for a file that is not a PDF file, damaged, encrypted or too expensive to decode, for more than `most`
+    pages including the files in `before`, or if decoding does not finish before `deadline` (on the clock of
+    time.monotonic). Messages begin with `name`.
     """
     _check(data, name)
     digest = hashlib.blake2b(
@@ -173,29 +173,29 @@ def read_pages(
 def _check(data: bytes, name: str) -> None:
     if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
+            f"{name} is larger than {MAX_BYTES >> 20} MiB; send a smaller file",
             limit=MAX_BYTES,
         )
-    if b"%PDF" not in data[:1024]:  # other bytes may precede it, as PDF readers allow
-        raise RequestError(f"{name} is not a PDF file, which was expected")
+    if b"%PDF" not in data[:1024]:  # PDF readers allow other bytes before the header
+        raise RequestError(f"{name} is not a PDF file")
 
 
 def _check_number(n_pages: int, name: str, most: int, before: FileUsage) -> None:
     if n_pages < 1:
-        raise RequestError(f"{name} has no pages; send another one")
+        raise RequestError(f"{name} has no pages; send another file")
     if before.n_pages and before.n_pages + n_pages > most:
-        raise RequestError(f"the PDF files of the conversation have more than {most} pages together; send fewer")
+        raise RequestError(f"the PDF files of the conversation have more than {most} pages in total; send fewer pages")
     if n_pages > most:
         raise RequestError(
-            f"{name} has {n_pages} pages, and at most {most} are allowed; send some of them", limit=most, given=n_pages
+            f"{name} has {n_pages} pages, but the limit is {most}; send fewer pages", limit=most, given=n_pages
         )
 
 
 def _too_long(name: str, before: FileUsage) -> RequestError:
     if before.n_characters:
-        many = f"the PDF files of the conversation have more than {_MAX_CHARS} characters of text together"
-        return RequestError(f"{many}; send fewer")
-    return RequestError(f"{name} has more than {_MAX_CHARS} characters of text; send some of its pages")
+        many = f"the PDF files of the conversation have more than {_MAX_CHARS} characters of text in total"
+        return RequestError(f"{many}; send fewer pages")
+    return RequestError(f"{name} has more than {_MAX_CHARS} characters of text; send fewer pages")
 
 
 def _read(
@@ -214,7 +214,7 @@ def _read(
         "max_side": _MAX_SIDE,
     }
     if not can_start():
-        raise RequestError("PDF files are read by a process of Python, which cannot be started here; send images")
+        raise RequestError("PDF files are decoded in a Python subprocess, which cannot be started here; send images")
     written = run_decoder(
         *("pdf_child.py", order, data, _SLOTS),
         name=name,
@@ -224,17 +224,17 @@ def _read(
     )
     if written is None:
         raise RequestError(
-            f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; save it"
+            f"{name} is damaged, or takes more than {_SECONDS} s or {_MEMORY >> 30} GB to decode; save it"
             " again, or send its pages as images"
         )
     try:
         return _parsed(written, name, most, before)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise _damaged(name) from None  # the file may have taken over the subprocess
+        raise _damaged(name) from None  # a malicious file may control the subprocess
 
 
 def _packages() -> list[str]:
-    """Return the folders that contain pdfium; it is not imported here, to isolate this process from malicious files."""
+    """Return the folders of pdfium, which is never imported into this process because of malicious files."""
     found = [find_spec(package) for package in ("pypdfium2", "pypdfium2_raw")]
     places = [
         str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
@@ -245,7 +245,7 @@ def _packages() -> list[str]:
 
 
 def _parsed(written: bytes, name: str, most: int, before: FileUsage) -> tuple[Page, ...]:
-    """Parse the output of the subprocess into pages."""
+    """Parse the output of the subprocess."""
     line, place = _line(written, 0)
     if "fault" in line:
         raise _refusal(line, name)
@@ -258,14 +258,16 @@ def _parsed(written: bytes, name: str, most: int, before: FileUsage) -> tuple[Pa
             raise _too_long(name, before)
         if line.get("fault") == "pixels":
             raise RequestError(
-                f"the pages of {name} have more than {_MAX_PIXELS // 1_000_000} million pixels, or"
-                f" {_MAX_PACKED_BYTES >> 20} MB of them when compressed; send some of its pages"
+                f"the pages of {name} have more than {_MAX_PIXELS // 1_000_000} million pixels in total, or"
+                f" {_MAX_PACKED_BYTES >> 20} MB when compressed; send fewer pages"
             )
         if "fault" in line:
-            raise RequestError(f"{name} is a damaged PDF file (page {len(pages) + 1}); save it again, or send another")
+            raise RequestError(
+                f"{name} is a damaged PDF file (page {len(pages) + 1}); save it again, or send another file"
+            )
         width, height, n_bytes = (int(line[key]) for key in ("width", "height", "bytes"))
         if n_bytes < 0 or not (0 <= width <= _MAX_SIDE and 0 <= height <= _MAX_SIDE):
-            raise ValueError("a size that no page has")
+            raise ValueError("invalid page size")
         compressed = written[place : place + n_bytes]
         place += n_bytes
         pages.append(Page(len(pages) + 1, _plain(line["text"]), width, height, compressed))
@@ -279,18 +281,18 @@ def _line(written: bytes, place: int) -> tuple[dict[str, Any], int]:
 
 def _refusal(line: dict[str, Any], name: str) -> RequestError:
     if line["code"] == _PASSWORD:
-        return RequestError(f"{name} is encrypted, and needs a password; save it without one")
+        return RequestError(f"{name} needs a password; save it without encryption")
     if line["code"] == _SECURITY:
-        return RequestError(f"{name} is encrypted in a way that is not supported; save it without")
+        return RequestError(f"{name} has unsupported encryption; save it without encryption")
     return _damaged(name)
 
 
 def _damaged(name: str) -> RequestError:
-    return RequestError(f"{name} is a damaged PDF file; save it again, or send another one")
+    return RequestError(f"{name} is a damaged PDF file; save it again, or send another file")
 
 
 def _plain(text: str) -> str:
-    """Return the text of a layer without control characters and lone surrogates."""
+    """Return text without control characters and lone surrogates."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "ignore").decode().split("\n")
     return "\n".join("".join(c for c in line if c.isprintable() or c == "\t").rstrip() for line in lines).strip()
 

@@ -1,7 +1,7 @@
-"""Subprocess that reads a PDF file: text and pixels of its pages. Run by path; imports nothing of woolly.
+"""Subprocess that reads a PDF file. Run by path; imports nothing from woolly.
 
-Standard input: a line of JSON with the options, then the file. Output: a line of JSON with the number of pages or the
-error, then for each page a line of JSON with its text and size, and its compressed pixels.
+Standard input: a line of JSON with the options, then the file. Output: a line of JSON with the number of pages or an
+error; then for each page a line of JSON with text and size, and the compressed pixels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import zlib
 from typing import Any
 
-_OUT = 1  # the pipe to the parent
+_OUT = 1  # pipe to the parent
 _BGR = 2  # FPDFBitmap_BGR: three bytes per pixel; RGB with FPDF_REVERSE_BYTE_ORDER
 
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _text(page: Any, most: int) -> tuple[str, int]:
-    """Return the text layer of a page and its length; no text if it is too long."""
+    """Return the text layer of a page and its length. The text is empty if it is too long."""
     layer = page.get_textpage()
     n = layer.count_chars()
     text = layer.get_text_range() if 0 < n <= most else ""
@@ -68,7 +68,7 @@ def _text(page: Any, most: int) -> tuple[str, int]:
 
 
 def _pixels(page: Any, order: Any, most: int) -> tuple[tuple[int, int], bytes]:
-    """Return width, height and compressed RGB pixels of a page; the page size only determines the scale.
+    """Return width, height and compressed RGB pixels of a page.
 
     A page of more than `most` pixels is not rendered.
     """
@@ -84,7 +84,7 @@ def _pixels(page: Any, order: Any, most: int) -> tuple[tuple[int, int], bytes]:
     bitmap = page.render(scale=scale, rev_byteorder=True, force_bitmap_format=_BGR)
     rows = memoryview(bitmap.buffer).cast("B")
     line = bitmap.width * 3
-    packer = zlib.compressobj(1)  # pages are mostly white: the fastest level compresses them well
+    packer = zlib.compressobj(1)  # the fastest level suffices for mostly white pages
     parts = [packer.compress(rows[y * bitmap.stride :][:line]) for y in range(bitmap.height)]
     return (bitmap.width, bitmap.height), b"".join([*parts, packer.flush()])
 

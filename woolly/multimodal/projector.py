@@ -17,16 +17,16 @@ class ProjectorSettings:
 
     vision: VisionSettings | None
     audio: AudioSettings | None
-    reason: str = ""  # reason that the other encoder of the file is not used
+    reason: str = ""  # reason for ignoring the other encoder of the file
 
     @property
     def kinds(self) -> str:
-        """`clip.projector_type` of each encoder."""
+        """`clip.projector_type` of the encoders."""
         return " + ".join(one.projector for one in (self.vision, self.audio) if one is not None)
 
 
 def read_projector(metadata: Mapping[str, Any]) -> ProjectorSettings:
-    """Read the settings of a file's encoders; an unsupported one of two is skipped. ModelError without any."""
+    """Read the settings of a file's encoders; skip one unsupported encoder of two. ModelError if none is supported."""
     check_projector(metadata)
     vision: VisionSettings | None = None
     audio: AudioSettings | None = None
@@ -46,7 +46,7 @@ def read_projector(metadata: Mapping[str, Any]) -> ProjectorSettings:
             refused[0]
             if refused
             else UnsupportedError(
-                "the file holds no image or audio encoder (clip.has_vision_encoder, clip.has_audio_encoder)"
+                "the file has no image or audio encoder (clip.has_vision_encoder, clip.has_audio_encoder)"
             )
         )
     return ProjectorSettings(vision, audio, str(refused[0]) if refused else "")

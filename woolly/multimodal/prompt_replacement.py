@@ -1,4 +1,4 @@
-"""Text and placeholders that replace an image or an audio clip in a prompt."""
+"""Text and placeholders that replace an image or audio clip in a prompt."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Placeholder:
-    """Placeholder for encoder rows of one input, in place of tokens."""
+    """Placeholder for encoder rows of an input, in place of tokens."""
 
     source: ProcessedItem
     index: int  # index in `source.inputs`
     first: int  # first row of the input
     n: int
-    # Frames, height and width of all rows of the input, for M-RoPE; the text continues after the maximum position.
-    # None: rows have token positions.
+    # Frames, height and width of all rows of the input, for M-RoPE; the text continues after the maximum position. None
+    # if rows have token positions.
     grid_thw: tuple[int, int, int] | None = None
     is_bidirectional: bool = False  # bidirectional attention within the rows
     # Row, first column and number of the image, for XD-RoPE.
     cell: tuple[int, int, int] | None = None
-    # Number of frames of a video, and their time positions. Rows and columns of all frames start at those of the first
-    # frame, and the text continues after the maximum position.
+    # Frame number and time position in a video. Rows and columns of all frames start at the position of the first
+    # frame; the text continues after the maximum position.
     frame_time: tuple[int, int] | None = None
-    shares_position: bool = False  # all rows have one position, like one token
+    shares_position: bool = False  # all rows share one position, like a single token
     uses_visual_expert: bool = False  # the text model has separate weights for these rows
 
 
@@ -41,7 +41,7 @@ Prompt = tuple[int | Placeholder, ...]
 
 @dataclass(frozen=True)
 class PromptReplacement:
-    """Texts and placeholders in order. Texts are special tokens as in the vocabulary, or plain text."""
+    """Strings and placeholders in order. Strings are special tokens of the vocabulary, or plain text."""
 
     parts: tuple[str | Placeholder, ...]
 
@@ -52,10 +52,10 @@ class PromptReplacement:
 
 
 def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Sequence[int]]) -> Prompt:
-    """Return tokens and placeholders; `encode` parses special tokens and adds none.
+    """Return tokens and placeholders. `encode` parses special tokens and adds none.
 
-    Consecutive texts are joined before encoding, since a tokenizer may merge their characters. Pass the conversation's
-    text and the parts of layouts in one sequence.
+    Pass all parts in a single call: consecutive strings are joined before encoding, because a tokenizer may merge their
+    characters.
     """
     out: list[int | Placeholder] = []
     for part in _joined(parts):
@@ -66,7 +66,7 @@ def encode_prompt(parts: Iterable[str | Placeholder], encode: Callable[[str], Se
 def make_replacement(
     prepared: ProcessedItem, settings: VisionSettings | AudioSettings, index: int = 0
 ) -> PromptReplacement:
-    """Return the replacement of an image or an audio clip in a prompt; `index` is the number of images before it."""
+    """Return the replacement of an image or audio clip in a prompt. `index` is the number of images before it."""
     if isinstance(settings, multimodal.AudioSettings) and settings.family.filled:
         return PromptReplacement(
             _joined(part for i in range(len(prepared.inputs)) for part in _filled(prepared, i, settings))
@@ -91,14 +91,14 @@ def make_replacement(
 
 
 def _filled(prepared: ProcessedItem, i: int, settings: AudioSettings) -> list[str | Placeholder]:
-    """Gemma 3n: rows of an input, padded with the file's padding row; the end row follows."""
+    """Gemma 3n: rows of an input, padded with the file's padding row, then the end row."""
     family, n = settings.family, settings.merged_grid(prepared.inputs[i].grid_thw)[2]
     own = [Placeholder(prepared, i, 0, n), *[Placeholder(prepared, i, n, 1)] * (family.filled - n)]
     return [family.begin, *own, Placeholder(prepared, i, n + 1, 1), family.end]
 
 
 def _whole(prepared: ProcessedItem, i: int, settings: VisionSettings) -> Placeholder:
-    """All rows of an input."""
+    """Return a placeholder for all rows of an input."""
     frames, height, width = grid = settings.merged_grid(prepared.inputs[i].grid_thw)
     family = settings.family
     n = frames * height * width
@@ -109,7 +109,7 @@ def _whole(prepared: ProcessedItem, i: int, settings: VisionSettings) -> Placeho
 
 
 def _lines(prepared: ProcessedItem, i: int, settings: VisionSettings) -> list[str | Placeholder]:
-    """Rows line by line, with a text after each line but the last."""
+    """Return a placeholder per line of rows, with text between lines."""
     _, height, width = settings.merged_grid(prepared.inputs[i].grid_thw)
     lines = [Placeholder(prepared, i, y * width, width) for y in range(height)]
     return [part for line in lines for part in (line, settings.family.line_end)][:-1]
@@ -118,7 +118,7 @@ def _lines(prepared: ProcessedItem, i: int, settings: VisionSettings) -> list[st
 def _unpadded(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
     """LLaVA 1.6: the overview, then lines across all tiles, without padding.
 
-    A newline row of the file ends each line: it follows the rows of an input.
+    Each line ends with the file's newline row, which is stored after the rows of an input.
     """
     _, side, _ = settings.merged_grid(prepared.inputs[0].grid_thw)
     high, wide = (one * side for one in prepared.tiles)
@@ -140,7 +140,7 @@ def _unpadded(prepared: ProcessedItem, settings: VisionSettings) -> list[str | P
 
 
 def _with_tile_marks(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """Idefics 3: each tile after its row and column, the overview last; an untiled image is an overview alone."""
+    """Idefics 3: tiles with row and column marks, then the overview; an untiled image is only an overview."""
     fence, overview = "<fake_token_around_image>", "<global-img>"
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
@@ -153,7 +153,7 @@ def _with_tile_marks(prepared: ProcessedItem, settings: VisionSettings) -> list[
 
 
 def _with_numbered_tiles(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """LFM2-VL: each tile after its row and column, then the overview; an untiled image has no marks."""
+    """LFM2-VL: tiles with row and column marks, then the overview; an untiled image has no marks."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
     for i in range(lines * columns):
@@ -162,7 +162,7 @@ def _with_numbered_tiles(prepared: ProcessedItem, settings: VisionSettings) -> l
 
 
 def _with_separators(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """Llama 4: tiles with separators between columns and after each line, then the overview with its own."""
+    """Llama 4: tiles with separators between columns and after each line, then the overview."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = []
     for i in range(lines * columns):
@@ -172,7 +172,7 @@ def _with_separators(prepared: ProcessedItem, settings: VisionSettings) -> list[
 
 
 def _sliced(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
-    """MiniCPM-V: the image number, the overview, then slices with a newline after each line but the last."""
+    """MiniCPM-V: image number, overview, then slices with a newline between lines."""
     lines, columns = prepared.tiles
     parts: list[str | Placeholder] = [f"<image_id>{index}</image_id><image>", _whole(prepared, 0, settings), "</image>"]
     for i in range(lines * columns):
@@ -191,21 +191,21 @@ def _with_cells(prepared: ProcessedItem, settings: VisionSettings, index: int) -
     return [*parts, Placeholder(prepared, 0, n + 2, 1)]
 
 
-# Families whose placeholders or marks depend on the number of images before.
+# Families whose placeholders or marks depend on the number of preceding images.
 _NUMBERED = {"resampler": _sliced, "minicpmv4_6": _sliced, "hunyuanvl": _with_cells}
 
 
-# Families with marks around tiles.
+# Families with marks around tiles or rows.
 def _with_end(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """Gemma 3n audio: all rows, then the end row of the file."""
+    """Gemma 3n: all rows, then the end row of the file."""
     rows = _whole(prepared, 0, settings)
     return [rows, Placeholder(prepared, 0, rows.n, 1)]
 
 
 def _with_lines_of_tiles(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """DeepSeek-OCR: lines across all tiles, then lines of the overview, each followed by the newline row of the file.
+    """DeepSeek-OCR: lines across all tiles, then lines of the overview, each followed by the file's newline row.
 
-    A separator row ends the image. Both follow the rows of an input.
+    A separator row ends the image. Both constant rows are stored after the rows of an input.
     """
     lines, columns = prepared.tiles
     last = len(prepared.inputs) - 1
@@ -223,7 +223,10 @@ def _with_lines_of_tiles(prepared: ProcessedItem, settings: VisionSettings) -> l
 
 
 def _between_ends(prepared: ProcessedItem, settings: VisionSettings) -> list[str | Placeholder]:
-    """CogVLM: all rows between two constant rows. Patch rows share one position; the last row has its own."""
+    """CogVLM: all rows between two constant rows.
+
+    Patch rows share one position; the last row has a separate position.
+    """
     rows = _whole(prepared, 0, settings)
     first, last = (Placeholder(prepared, 0, rows.n + i, 1, uses_visual_expert=i == 0) for i in range(2))
     return [first, replace(rows, shares_position=True, uses_visual_expert=True), last]
@@ -240,7 +243,7 @@ _MARKED = {
 
 
 def _joined(parts: Iterable[str | Placeholder]) -> tuple[str | Placeholder, ...]:
-    """Drop empty texts, and join consecutive texts."""
+    """Drop empty strings and join consecutive strings."""
     out: list[str | Placeholder] = []
     for part in parts:
         if isinstance(part, str) and out and isinstance(out[-1], str):

@@ -1,4 +1,4 @@
-"""URLs of images and audio: data: URLs, base64 and, if the administrator allows it, http and https."""
+"""URLs of images and audio: data: URLs, base64 and, if the administrator allows them, http and https."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
 def image_bytes(address: str, *, allows_remote: bool = False, deadline: float = math.inf) -> bytes:
     """Return the bytes of an image URL.
 
-    Accepts base64 data: URLs, and http and https until `deadline` if `allows_remote`; never local files.
+    Accepts base64 data: URLs, and http(s) URLs until `deadline` if `allows_remote`, but never local files.
     """
     found = _SCHEME.match(address)
     scheme = found[1].lower() if found else ""
@@ -31,18 +31,18 @@ def image_bytes(address: str, *, allows_remote: bool = False, deadline: float = 
     if scheme in ("http", "https"):
         if not allows_remote:
             raise RequestError(
-                "images are not fetched from other servers here (--allow-remote-images allows it); send a data: URL"
+                "this server does not fetch remote images (--allow-remote-images enables it); send a data: URL"
             )
         from woolly.multimodal.fetch import fetch
 
         return fetch(address, deadline=deadline)
     if scheme == "file":
-        raise RequestError("files of the server are not read for a client; send the image as a data: URL")
+        raise RequestError("file: URLs are not supported; send the image as a data: URL")
     raise RequestError(f"{address[:40]!r} is not an image URL; expected data:image/png;base64,...")
 
 
 def audio_bytes(address: str) -> bytes:
-    """Return the bytes of a base64 data: URL; audio is never fetched."""
+    """Return the bytes of a base64 data: URL. Audio is never fetched."""
     head = _DATA.match(address[:256])
     if head is None:
         raise RequestError(
@@ -53,34 +53,34 @@ def audio_bytes(address: str) -> bytes:
 
 
 def file_bytes(data: str) -> bytes:
-    """Return the bytes of a PDF file in a data: URL or in plain base64; http URLs are fetched before."""
+    """Return the bytes of a PDF file from a data: URL or base64. The caller has fetched http URLs."""
     if (found := _SCHEME.match(data[:64])) is None:
         return read_base64(data, "file")
     if (head := _DATA.match(data[:256])) is None:
         if found[1].lower() in ("http", "https"):
             raise RequestError(
-                "files are not fetched from other servers here (--allow-remote-images allows it); send"
+                "this server does not fetch remote files (--allow-remote-images enables it); send"
                 " data:application/pdf;base64,..."
             )
-        raise RequestError(f"{data[:40]!r} is no file; expected data:application/pdf;base64,...")
+        raise RequestError(f"{data[:40]!r} is not a PDF file; expected data:application/pdf;base64,...")
     check_file_type(head[1])
     return read_base64(data[head.end() :], "file")
 
 
 def check_file_type(type: str) -> None:
-    """Raise RequestError if a media type is not that of a PDF file."""
+    """RequestError if a media type is not PDF."""
     if type.lower() not in ("application/pdf", "application/x-pdf", "application/octet-stream"):
-        raise RequestError(f"its type is {type[:60]!r}; a PDF file was expected, application/pdf")
+        raise RequestError(f"the media type is {type[:60]!r}; expected application/pdf")
 
 
 def video_bytes(data: str) -> bytes:
-    """Return the bytes of a video in a data: URL or in plain base64; http URLs are fetched before."""
+    """Return the bytes of a video from a data: URL or base64. The caller has fetched http URLs."""
     if (found := _SCHEME.match(data[:64])) is None:
         return read_base64(data, "video")
     if (head := _DATA.match(data[:256])) is None or head[1].lower().partition("/")[0] != "video":
         if found[1].lower() in ("http", "https"):
             raise RequestError(
-                "videos are not fetched from other servers here (--allow-remote-images allows it); send"
+                "this server does not fetch remote videos (--allow-remote-images enables it); send"
                 " data:video/mp4;base64,..."
             )
         raise RequestError(f"{data[:40]!r} is not a video; expected data:video/mp4;base64,...")
@@ -88,31 +88,31 @@ def video_bytes(data: str) -> bytes:
 
 
 def check_audio_type(type: str) -> None:
-    """Raise RequestError if a media type is not an audio type."""
+    """RequestError if a media type is not an audio type."""
     kind = type.lower().partition("/")[0]
-    if kind not in ("audio", "application"):  # application/ogg is a name of OGG files
-        raise RequestError(f"its type is {type[:60]!r}; an audio clip was expected, as {SUPPORTED_AUDIO}")
+    if kind not in ("audio", "application"):  # application/ogg is a valid type of OGG files
+        raise RequestError(f"the media type is {type[:60]!r}; expected audio ({SUPPORTED_AUDIO})")
 
 
 def check_image_type(type: str) -> None:
-    """Raise RequestError if a media type is not that of a supported image format."""
+    """RequestError if a media type is not a supported image type."""
     kind, _, name = type.lower().partition("/")
     if kind != "image":
-        raise RequestError(f"its type is {type[:60]!r}; an image was expected, as {SUPPORTED}")
+        raise RequestError(f"the media type is {type[:60]!r}; expected an image ({SUPPORTED})")
     if name.startswith("svg"):
-        raise RequestError("it is an SVG file, which is not taken; send it as PNG or JPEG")
+        raise RequestError("SVG files are not supported; convert the image to PNG or JPEG")
 
 
 def read_base64(text: str, what: str = "image") -> bytes:
-    """Return the bytes of base64 text; RequestError if it is not valid base64, or too long."""
+    """Return the bytes of base64 data; RequestError if it is invalid or too long."""
     if len(text) > MAX_BYTES * 4 // 3 + 4:
         raise RequestError(
-            f"the {what} has more than {MAX_BYTES >> 20} MiB, the maximum; send a smaller one",
+            f"the {what} is larger than {MAX_BYTES >> 20} MiB; send a smaller file",
             limit=MAX_BYTES,
         )
     if not text:
-        raise RequestError(f"the {what} is empty; a file in base64 was expected")
+        raise RequestError(f"the {what} is empty; expected a file in base64")
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError(f"the {what} is not valid base64; the bytes of a file in base64 were expected") from None
+        raise RequestError(f"the {what} is not valid base64; expected a file in base64") from None

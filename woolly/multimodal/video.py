@@ -1,6 +1,6 @@
 """Video: sampled frames of a file as images, with their times.
 
-FFmpeg reads the file in a subprocess with limits, as pdfium reads PDF files.
+FFmpeg reads the file in a subprocess with limits, as pdfium does for PDF files.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from woolly.multimodal.pdf import FileCache
 SUPPORTED = "MP4, MOV, WebM or MKV"
 _MAX_SECONDS = 600
 _MAX_PIXELS = 4096 * 2304  # per frame
-_MAX_HEADER_BYTES = 4096  # output of the subprocess for duration and size, or for an error
+_MAX_HEADER_BYTES = 4096  # output of the subprocess with duration and size, or with an error
 
 _MEMORY = 2 << 30
-_SECONDS = 60  # of CPU time: ten minutes of 1080p at 200 frames per second
+_SECONDS = 60  # CPU seconds: ten minutes of 1080p at 200 frames per second
 _PATIENCE = 180.0
 _SLOTS = threading.BoundedSemaphore(1)
 
-# Brands of images, whose files begin like videos.
+# Brands of still images and audio, whose files begin like videos.
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"M4A ")
 
 
@@ -45,37 +45,37 @@ _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1", b"M4A ")
 class VideoSampling:
     """Frame sampling and frame size of a model family."""
 
-    name: str  # equal if all other fields are
-    sample: Callable[[int, float], list[int]]  # from the number of frames and their rate; RequestError for too few
-    resize: Callable[[int, int, int], tuple[int, int]]  # height and width, from the number and size of sampled frames
+    name: str  # equal if all other fields are equal
+    sample: Callable[[int, float], list[int]]  # maps number and rate of frames to frame numbers
+    resize: Callable[[int, int, int], tuple[int, int]]  # maps number and size of sampled frames to height and width
     temporal_patch_size: int = 1  # frames per encoder input; the last frame is repeated to fill it
-    uses_pillow: bool = False  # resize with Pillow's bicubic filter, as for images; False: with FFmpeg
-    is_one_item: bool = False  # all frames are one run of rows in the prompt; False: each frame follows its time
+    uses_pillow: bool = False  # resize with Pillow's bicubic filter, as for images, instead of FFmpeg
+    is_one_item: bool = False  # all frames are consecutive rows in the prompt; otherwise each frame follows its time
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A decoded frame, or several frames of one encoder input."""
+    """Decoded frame, or several frames of one encoder input."""
 
-    seconds: float  # from the start; the middle of several
+    seconds: float  # time from the start; the mean for several frames
     width: int
     height: int
     compressed: bytes = field(repr=False)
-    temporal_patch_size: int = 1  # frames
+    temporal_patch_size: int = 1  # number of frames
     length: float = 0.0  # duration of the video
     rate: float = 0.0  # sampled frames per second
     text: str = ""
 
     @property
     def images(self) -> list[Image]:
-        """The frames, in order; RequestError for invalid output of the subprocess."""
+        """Decoded frames in order; RequestError for invalid output of the subprocess."""
         n_bytes = self.temporal_patch_size * self.width * self.height * 3
         shape = self.temporal_patch_size, self.height, self.width, 3
         try:
             pixels = zlib.decompressobj().decompress(self.compressed, n_bytes)
             return [Image(one) for one in np.frombuffer(pixels, np.uint8, n_bytes).reshape(shape)]
         except (ValueError, zlib.error):
-            raise _damaged("the video", "what reads it failed") from None
+            raise _damaged("the video", "the decoder failed") from None
 
     @property
     def image(self) -> Image:
@@ -85,7 +85,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """All frames of a video, for families with one run of rows."""
+    """All frames of a video, for families with consecutive rows."""
 
     frames: tuple[Frame, ...]
 
@@ -102,30 +102,30 @@ _kept: FileCache[Frame] = FileCache(128 << 20)
 
 
 def is_video(source: Any) -> bool:
-    """True for a supported video file, given as path or bytes, by its first bytes."""
+    """True if a path or bytes begin like a supported video file."""
     try:
         if isinstance(source, (str, os.PathLike)):
             with Path(source).expanduser().open("rb") as file:
                 return _format(file.read(12)) is not None
         return isinstance(source, (bytes, bytearray, memoryview)) and _format(bytes(source[:12])) is not None
-    except (OSError, ValueError, RuntimeError):  # a full read reports the error
+    except (OSError, ValueError, RuntimeError):  # reported by `read_file`
         return False
 
 
 def read_video(data: bytes, sampling: VideoSampling, name: str = "the video", *, deadline: float = math.inf) -> Video:
-    """Return a video.
+    """Return the frames of a video.
 
-    RequestError if it is not a video, damaged, too long, too large or too costly, or not read at `deadline`, by
-    time.monotonic().
+    RequestError for unsupported, oversized or damaged videos, or if decoding does not finish before `deadline` (on the
+    clock of time.monotonic).
     """
     if len(data) > MAX_BYTES:
         raise RequestError(
-            f"{name} has more than {MAX_BYTES >> 20} MiB, the maximum; send a shorter one",
+            f"{name} is larger than {MAX_BYTES >> 20} MiB; send a shorter video",
             limit=MAX_BYTES,
         )
     format = _format(data[:12])
     if format is None:
-        raise RequestError(f"{name} is not a video of a known format; {SUPPORTED} was expected")
+        raise RequestError(f"{name} is not in a supported video format; expected {SUPPORTED}")
     digest = hashlib.blake2b(data, digest_size=32, key=sampling.name.encode()[:64], person=b"woolly video").digest()
     frames = _kept.find(digest)
     if frames is None:
@@ -141,7 +141,7 @@ def _format(first: bytes) -> str | None:
 
 
 def _read(data: bytes, format: str, sampling: VideoSampling, name: str, deadline: float) -> tuple[Frame, ...]:
-    """Query duration and size in one subprocess, then decode the sampled frames in another."""
+    """Query duration and size in a subprocess, then decode the sampled frames in another."""
     packages = _packages(sampling)
     try:
         said, _ = _line(_run(data, {"format": format, "path": packages}, name, deadline, _MAX_HEADER_BYTES), 0)
@@ -158,12 +158,12 @@ def _read(data: bytes, format: str, sampling: VideoSampling, name: str, deadline
         like = Frame(0.0, width, height, b"", sampling.temporal_patch_size, length, len(wanted) / length)
         return _parsed(written, name, rate, like, len(wanted))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        # The file may have taken over the subprocess.
-        raise _damaged(name, "what reads it failed") from None
+        # A malicious file may control the subprocess.
+        raise _damaged(name, "the decoder failed") from None
 
 
 def _packages(sampling: VideoSampling) -> list[str]:
-    """Return the folders of the video reader; it is not imported here, to isolate this process from malicious files."""
+    """Return the folders of the video reader, which is never imported into this process because of malicious files."""
     if sampling.uses_pillow:
         check_pillow()
     found = [find_spec(package) for package in (("av", "PIL") if sampling.uses_pillow else ("av",))]
@@ -173,7 +173,7 @@ def _packages(sampling: VideoSampling) -> list[str]:
     if len(places) < len(found):
         raise RequestError(f"videos need the package av: {install_command('video')}")
     if not can_start():
-        raise RequestError("videos are read by a process of Python, which cannot be started here; send images")
+        raise RequestError("videos are decoded in a Python subprocess, which cannot be started here; send images")
     return sorted(set(places))
 
 
@@ -188,14 +188,14 @@ def _run(data: bytes, order: Mapping[str, Any], name: str, deadline: float, max_
     )
     if written is None:
         raise RequestError(
-            f"{name} is damaged, or too costly to read: {_SECONDS} s and {_MEMORY >> 30} GB are the limits; send a"
-            " shorter or smaller one"
+            f"{name} is damaged, or takes more than {_SECONDS} s or {_MEMORY >> 30} GB to decode; send a"
+            " shorter or smaller video"
         )
     return written
 
 
 def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]:
-    """Return the number of frames, their rate, width and height, checked against the limits."""
+    """Return number of frames, frame rate, width and height, checked against the limits."""
     if "fault" in head:
         raise _damaged(name, str(head["fault"]))
     n_frames, width, height = (int(head[key]) for key in ("n_frames", "width", "height"))
@@ -204,18 +204,18 @@ def _measured(head: Mapping[str, Any], name: str) -> tuple[int, float, int, int]
         raise _damaged(name, f"{n_frames} frames of {width} x {height} pixels, {rate} per second")
     if n_frames / rate > _MAX_SECONDS:
         raise RequestError(
-            f"{name} has {n_frames / rate:.0f} s, and at most {_MAX_SECONDS} are allowed; cut it", limit=_MAX_SECONDS
+            f"{name} has {n_frames / rate:.0f} s, but the limit is {_MAX_SECONDS} s; shorten it", limit=_MAX_SECONDS
         )
     if width * height > _MAX_PIXELS:
         raise RequestError(
-            f"{name} has frames of {width} x {height} pixels, and at most {_MAX_PIXELS} are allowed; send fewer",
+            f"{name} has {width} x {height} pixels per frame, but the limit is {_MAX_PIXELS}; reduce the resolution",
             limit=_MAX_PIXELS,
         )
     return n_frames, rate, width, height
 
 
 def _parsed(written: bytes, name: str, rate: float, like: Frame, n_wanted: int) -> tuple[Frame, ...]:
-    """Parse the output of the subprocess into frames."""
+    """Parse the output of the subprocess."""
     frames: list[Frame] = []
     place = 0
     while len(frames) * like.temporal_patch_size < n_wanted:
@@ -240,4 +240,4 @@ def _line(written: bytes, place: int) -> tuple[dict[str, Any], int]:
 
 def _damaged(name: str, reason: str) -> RequestError:
     said = " ".join(reason.split())
-    return RequestError(f"{name} is a damaged video ({said}); send it again, or another one")
+    return RequestError(f"{name} is a damaged video ({said}); export it again, or send another file")

@@ -1,8 +1,8 @@
-"""Subprocess that reads a video: pixels of some of its frames. Run by path; imports nothing of woolly.
+"""Subprocess that reads a video. Run by path; imports nothing from woolly.
 
-Standard input: a line of JSON with the options, then the file. Without frames in the options, the output is a line of
-JSON with their number, rate and size. Otherwise it is, for each frame or group of frames, a line of JSON with their
-numbers, and their compressed pixels. For a damaged file, the output is a line with the error.
+Standard input: a line of JSON with the options, then the file. If the options select no frames, the output is a line of
+JSON with the number, rate and size of frames. Otherwise it is, for each frame or group of frames, a line of JSON with
+their numbers, and their compressed pixels. For a damaged file, the output is a line with the error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import zlib
 from typing import Any
 
-_OUT = 1  # the pipe to the parent
+_OUT = 1  # pipe to the parent
 
 
 def main() -> None:
@@ -31,17 +31,17 @@ def main() -> None:
             _decode(av, data, order)
         else:
             _write(_measured(av, data, order))
-    except Exception as error:  # damaged files raise exceptions of several classes
+    except Exception as error:  # damaged files raise various exceptions
         _write({"fault": str(error)[:120]})
 
 
 def _opened(av: Any, data: bytes, order: Any) -> Any:
-    # The format is explicit, and no protocol is allowed: playlists are formats, too.
+    # The format is explicit and no protocol is allowed, because playlists are formats too.
     return av.open(io.BytesIO(data), format=order["format"], options={"protocol_whitelist": "none"})
 
 
 def _measured(av: Any, data: bytes, order: Any) -> dict[str, float]:
-    """Return the number of frames, their rate and size; packets are counted if the file does not have the number."""
+    """Return number, rate and size of frames. Packets are counted if the file does not have the number."""
     with _opened(av, data, order) as file:
         stream = file.streams.video[0]
         width, height = stream.codec_context.width, stream.codec_context.height

@@ -14,23 +14,23 @@ from woolly.gguf import text_of
 if TYPE_CHECKING:
     from woolly.multimodal.processed_item import Modality
 
-# Maximum patches of an input, even if the file allows more: 16,384 of 14 x 14 pixels are 1,792 x 1,792 pixels.
+# Maximum patches of an input, even if the file allows more: 16,384 patches of 14 x 14 are 1,792 x 1,792 pixels.
 MAX_PATCHES = 16384
 
-_MAX_INT = (1 << 31) - 1  # of any integer: pixels, tiles, rows
+_MAX_INT = (1 << 31) - 1  # maximum of any integer: pixels, tiles, rows
 
 
 @dataclass(frozen=True)
 class VisionProjector:
-    """Family of vision encoders: text around its rows, and their layout in the prompt."""
+    """Family of vision encoders: text around the rows, and their layout in the prompt."""
 
     begin: str = ""  # text before the rows of an image, as in the model's processor
     end: str = ""
-    # Placeholders in chat templates, longest first. The layout replaces them, with their begin and end.
+    # Placeholders in chat templates, longest first, which include the begin and end text.
     placeholder_texts: tuple[str, ...] = ()
-    merge_size: int = 1  # patches per side of one row, if not in the file
+    merge_size: int = 1  # patches per side of a row, if not in the file
     merge_key: str = "projector.scale_factor"
-    line_end: str = ""  # text after each line of rows but the last
+    line_end: str = ""  # text between lines of rows
     is_bidirectional: bool = False  # bidirectional attention within an image
     has_mrope: bool = False  # M-RoPE positions
     temporal_patch_size: int = 1  # frames per patch of a video
@@ -45,7 +45,7 @@ _QWEN = VisionProjector(
     has_mrope=True,
 )
 
-# By `clip.projector_type`: families with a supported layout. `woolly/models/towers/` has a file for each.
+# Keyed by `clip.projector_type`: families with a supported layout. `woolly/models/towers/` has the encoders.
 VISION_PROJECTORS: Mapping[str, VisionProjector] = {
     "gemma3": VisionProjector(
         "\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge_size=4, is_bidirectional=True
@@ -113,32 +113,32 @@ VISION_PROJECTORS: Mapping[str, VisionProjector] = {
 }
 
 
-_GEMMA3N_SIDE = 16  # rows per side of an image; converters wrote another patch_size, which the encoder does not have
-# Files of DeepSeek-OCR have the sizes of CLIP, whose patch embedding is not used: these are the sizes of SAM.
+_GEMMA3N_SIDE = 16  # rows per side of an image; patch_size in files is wrong
+# Files of DeepSeek-OCR contain the sizes of CLIP, whose patch embedding is not used, instead of the sizes of SAM.
 _SAM_SIZES, _CLIP_SIZES = (1024, 16), (224, 14)
-_ANY_SIZE = ("dots_ocr",)  # files have 0: no trained size
+_ANY_SIZE = ("dots_ocr",)  # files have size 0: no trained size
 
 
 @dataclass(frozen=True)
 class VisionSettings:
-    """Image parameters of a vision encoder. None: not in the file; the family's default applies."""
+    """Image parameters of a vision encoder. None if not in the file: the family's default applies."""
 
     kind: Modality
     projector: str  # `clip.projector_type`, a key of VISION_PROJECTORS
     image_size: int  # side of an image or a tile in pixels
     patch_size: int
-    mean: tuple[float, ...]  # of red, green and blue
+    mean: tuple[float, ...]  # red, green and blue
     std: tuple[float, ...]
-    merge_size: int = 1  # patches per side of one row
+    merge_size: int = 1  # patches per side of a row
     min_pixels: int | None = None
     max_pixels: int | None = None
     min_tiles: int | None = None
     max_tiles: int | None = None
-    preproc_image_size: int | None = None  # maximum side of an image, before tiling
-    pinpoints: tuple[tuple[int, int], ...] = ()  # height and width of the tile grids of LLaVA 1.6
+    preproc_image_size: int | None = None  # maximum side of an image before tiling
+    pinpoints: tuple[tuple[int, int], ...] = ()  # heights and widths of the tile grids of LLaVA 1.6
     merge_type: str = ""  # `mm_patch_merge_type`
-    n_queries: int = 0  # rows per input, independent of the patches; 0: computed from the patches
-    tile_size: int = 0  # side of a tile in pixels; 0: as the overview
+    n_queries: int = 0  # rows per input, independent of the patches; 0 if computed from the patches
+    tile_size: int = 0  # side of a tile in pixels; 0 if equal to the overview
 
     @property
     def family(self) -> VisionProjector:
@@ -156,21 +156,20 @@ class VisionSettings:
 
 
 def check_projector(metadata: Mapping[str, Any]) -> None:
-    """Raise ModelError if the metadata are not those of a projector file."""
+    """ModelError if the metadata do not belong to a projector file."""
     if text_of(metadata, "general.architecture") != "clip":
-        raise ModelError("the file holds no projector: it is a model of another kind; give an mmproj file")
+        raise ModelError("not a projector file (see general.architecture); pass an mmproj file")
 
 
 def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
-    """Read the vision settings of a file's metadata; ModelError or UnsupportedError if there are none."""
+    """Read the vision settings from a file's metadata; ModelError or UnsupportedError if there are none."""
     check_projector(metadata)
     if metadata.get("clip.has_vision_encoder") is not True:
-        raise UnsupportedError("the file holds no image encoder (clip.has_vision_encoder)")
+        raise UnsupportedError("the file has no image encoder (clip.has_vision_encoder)")
     projector = text_of(metadata, "clip.vision.projector_type") or text_of(metadata, "clip.projector_type")
     if projector not in VISION_PROJECTORS:
         raise UnsupportedError(
-            f"the projector type {projector!r:.60} is not supported yet; these are:"
-            f" {', '.join(sorted(VISION_PROJECTORS))}"
+            f"projector type {projector!r:.60} is not supported; expected one of {', '.join(sorted(VISION_PROJECTORS))}"
         )
     family = VISION_PROJECTORS[projector]
     pinpoints = [int(one) for one in _listed(metadata, "image_grid_pinpoints")]
@@ -196,27 +195,28 @@ def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
     if projector == "deepseekocr":
         if (settings.image_size, settings.patch_size) == _CLIP_SIZES:
             settings = replace(settings, image_size=_SAM_SIZES[0], patch_size=_SAM_SIZES[1])
-        # scale_factor in files is that of CLIP, too. Tiles are 640 pixels, the overview 1,024: complete rows.
+        # scale_factor in files belongs to CLIP as well. Tiles are 640 pixels, the overview 1,024, rounded to complete
+        # rows.
         row = family.merge_size * settings.patch_size
         settings = replace(settings, merge_size=family.merge_size, tile_size=settings.image_size * 5 // 8 // row * row)
     if any(side < 1 or side % settings.image_size for pair in settings.pinpoints for side in pair):
         raise ModelError(
-            f"metadata key clip.vision.image_grid_pinpoints is {pinpoints!r:.60}; multiples of the image_size"
-            f" {settings.image_size} were expected"
+            f"metadata key clip.vision.image_grid_pinpoints is {pinpoints!r:.60}; expected multiples of the image_size"
+            f" {settings.image_size}"
         )
     if min(settings.std) <= 0:
-        raise ModelError(f"metadata key clip.vision.image_std is {list(settings.std)}; numbers above 0 were expected")
+        raise ModelError(f"metadata key clip.vision.image_std is {list(settings.std)}; expected numbers above 0")
     return settings
 
 
 def _queries(metadata: Mapping[str, Any]) -> int:
-    """Rows per input of MiniCPM-V; UnsupportedError for versions with another layout."""
+    """Return the rows per input of MiniCPM-V; UnsupportedError for versions with another layout."""
     version = metadata.get("clip.minicpmv_version", 2)
     if not isinstance(version, int) or version < 3:
-        raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; 3 (MiniCPM-V 2.6) and later are supported")
+        raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; expected 3 (MiniCPM-V 2.6) or later")
     number = metadata.get("clip.minicpmv_query_num", 0)
     if not isinstance(number, int) or not 0 <= number <= MAX_PATCHES:
-        raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r:.60}; a number of rows was expected")
+        raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r:.60}; expected a number of rows")
     return number or 64
 
 
@@ -224,7 +224,7 @@ def _whole(metadata: Mapping[str, Any], name: str, least: int) -> int:
     value = metadata.get(f"clip.vision.{name}")
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_INT:
         raise ModelError(
-            f"metadata key clip.vision.{name} is {value!r:.60}; a whole number from {least} to {_MAX_INT} was expected"
+            f"metadata key clip.vision.{name} is {value!r:.60}; expected an integer from {least} to {_MAX_INT}"
         )
     return value
 
@@ -236,7 +236,7 @@ def _optional(metadata: Mapping[str, Any], name: str, least: int = 0) -> int | N
 def _colours(metadata: Mapping[str, Any], name: str) -> tuple[float, ...]:
     values = _listed(metadata, name)
     if len(values) < 3:
-        raise ModelError(f"metadata key clip.vision.{name} has {len(values)} numbers; one for each of 3 was expected")
+        raise ModelError(f"metadata key clip.vision.{name} has {len(values)} numbers; expected 3")
     return tuple(float(one) for one in values[:3])
 
 
@@ -245,5 +245,5 @@ def _listed(metadata: Mapping[str, Any], name: str) -> list[float]:
     is_array = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
     values: list[Any] = list(value) if is_array else [None]
     if not all(isinstance(one, (int, float, np.number)) and abs(float(one)) <= _MAX_INT for one in values):
-        raise ModelError(f"metadata key clip.vision.{name} is not an array of numbers, which was expected")
+        raise ModelError(f"metadata key clip.vision.{name} is not an array of numbers")
     return [float(one) for one in values]

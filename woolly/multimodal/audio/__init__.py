@@ -1,4 +1,4 @@
-"""AUDIO: decoding of audio files to mono samples, resampling, log-mel spectrograms."""
+"""Audio: decoding of files to mono samples, resampling, log-mel spectrograms."""
 
 from typing import TYPE_CHECKING
 

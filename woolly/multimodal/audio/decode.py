@@ -1,4 +1,4 @@
-"""Audio: mono samples decoded from a path, bytes or an array; limits are checked before decoding."""
+"""Audio: mono samples decoded from a path, bytes or an array, with limits that are checked before decoding."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ AudioSource = Any
 
 Float32 = npt.NDArray[np.float32]
 
-RATE = 16_000  # Hz, of all audio encoders
+RATE = 16_000  # Hz, for all audio encoders
 _BLOCK = 1 << 16  # frames per read
 
-# Bounds concurrent decoding and feature extraction: the longest clip takes 360 MB until it is resampled, and 600 MB
-# with its spectrogram.
+# Bounds concurrent decoding and feature extraction: the longest clip takes 360 MB before resampling, and 600 MB with
+# its spectrogram.
 DECODE_SEMAPHORE = threading.BoundedSemaphore(2)
 
 
@@ -41,14 +41,14 @@ class Audio:
 
     @property
     def seconds(self) -> float:
-        """Duration."""
+        """Duration in seconds."""
         return len(self.samples) / self.rate
 
 
 def read_audio(source: AudioSource, name: str = "the audio") -> Audio:
-    """Decode a path, the bytes of a file, or an array with its sampling rate; resample to 16 kHz, average channels.
+    """Decode a path, the bytes of a file, or an array with its sampling rate to 16 kHz mono.
 
-    RequestError if it is not audio, too long, damaged or in an unsupported format; the message begins with `name`.
+    RequestError for unsupported, oversized or damaged audio; the message begins with `name`.
     """
     if isinstance(source, Audio):
         return source
@@ -69,9 +69,9 @@ def _read_file(path: Path) -> bytes:
     try:
         with path.expanduser().open("rb") as file:
             return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL; RuntimeError: no home
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL in path; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"the audio file {path} cannot be read ({reason})") from None
+        raise RequestError(f"cannot read audio file {path}: {reason}") from None
 
 
 def _decode_file(data: bytes, name: str) -> Audio:
@@ -110,7 +110,7 @@ def _decode_soundfile(data: bytes, kind: str, name: str) -> tuple[Float32, int]:
 
 
 def _read_mono(file: Any, kind: str, name: str) -> Float32:
-    """Return the mean of all channels. The header is not trusted: the limit is checked while reading."""
+    """Return the mean of all channels. Limits are checked while reading, because the header may be wrong."""
     parts: list[Float32] = []
     n = 0
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
@@ -119,7 +119,7 @@ def _read_mono(file: Any, kind: str, name: str) -> Float32:
         if n > min(MAX_SECONDS * file.samplerate, MAX_FRAMES):
             check_bounds(n, file.samplerate, file.channels, name)
     if n == 0 or (kind == "FLAC" and n < file.frames):
-        raise ValueError(f"header: {file.frames} samples, found: {n}")
+        raise ValueError(f"expected {file.frames} samples, found {n}")
     return np.concatenate(parts)
 
 
@@ -140,7 +140,7 @@ def _from_array(array: npt.NDArray[Any], rate: Any, name: str) -> tuple[Float32,
 
 def _to_model_rate(samples: Float32, rate: int, name: str) -> Audio:
     """Return the audio resampled to 16 kHz."""
-    # Samples beyond 1e4 are invalid, and sums of their squares would overflow.
+    # Samples beyond 1e4 are invalid, and their squares would overflow a sum.
     if not (samples.max() < 1e4 and samples.min() > -1e4):  # both are false for NaN
-        raise RequestError(f"{name} has samples that are not numbers from -1 to 1; normalize it")
+        raise RequestError(f"{name} has samples outside -1 to 1; normalize it")
     return Audio(resample(samples, rate, RATE))

@@ -6,13 +6,13 @@ from woolly.errors import RequestError
 
 MAX_BYTES = 64 * 2**20  # per file
 MAX_SECONDS = 30 * 60
-MAX_FRAMES = 90_000_000  # samples of one channel: half an hour of 48 kHz, 360 MB
+MAX_FRAMES = 90_000_000  # samples per channel: half an hour at 48 kHz, 360 MB
 MAX_CHANNELS = 16
 MIN_RATE, MAX_RATE = 4_000, 384_000  # samples per second
 
 SUPPORTED = "WAV, FLAC, MP3 or OGG"
 _FORMATS = ("WAV", "FLAC", "MP3", "OGG")
-_WITH_AN = ("AAC", "AIFF", "AMR", "AU", "M4A", "MP4", "RF64")  # take the article "an"
+_WITH_AN = ("AAC", "AIFF", "AMR", "AU", "M4A", "MP4", "RF64")  # formats with the article "an"
 
 _FIRST_BYTES = (
     (b"fLaC", "FLAC"),
@@ -37,7 +37,7 @@ _FIRST_BYTES = (
 
 
 def detect_format(data: bytes, name: str) -> str:
-    """Return the format of a file by its first bytes: WAV, FLAC, MP3 or OGG; RequestError if not supported."""
+    """Return the format of a file by its magic bytes: WAV, FLAC, MP3 or OGG; RequestError if unsupported."""
     if len(data) > MAX_BYTES:
         raise RequestError(
             f"{name} is larger than {MAX_BYTES >> 20} MiB; send a shorter file",
@@ -68,21 +68,21 @@ def _kind(data: bytes) -> str | None:
 
 
 def check_bounds(n_frames: int, rate: int, n_channels: int, name: str) -> None:
-    """Raise RequestError if the duration, the sampling rate or the number of channels exceeds its limit."""
+    """RequestError if duration, sampling rate or number of channels exceeds its limit."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise RequestError(
-            f"{name} has a sampling rate of {rate} Hz; supported are {MIN_RATE} to {MAX_RATE} Hz",
+            f"{name} has a sampling rate of {rate} Hz; expected {MIN_RATE} to {MAX_RATE} Hz",
             limit=MAX_RATE,
             given=rate,
         )
     if not 1 <= n_channels <= MAX_CHANNELS:
-        raise RequestError(f"{name} has {n_channels} channels; supported are 1 to {MAX_CHANNELS}")
+        raise RequestError(f"{name} has {n_channels} channels; expected 1 to {MAX_CHANNELS}")
     if n_frames < 1:
         raise RequestError(f"{name} has no samples; send a longer clip")
     if n_frames > min(MAX_SECONDS * rate, MAX_FRAMES):
         most = min(MAX_SECONDS, MAX_FRAMES // rate) // 60
         raise RequestError(
-            f"{name} has {n_frames / rate:.0f} s at {rate} Hz; the limit is {most} minutes; split it",
+            f"{name} has {n_frames / rate:.0f} s at {rate} Hz, but the limit is {most} minutes; split it",
             limit=min(MAX_SECONDS * rate, MAX_FRAMES),
             given=n_frames,
         )

@@ -1,4 +1,4 @@
-"""Log-mel spectrograms of the audio encoders, in float64 like the NumPy feature extractors of transformers."""
+"""Log-mel spectrograms of the audio encoders, in float64 like transformers' NumPy feature extractors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Float64 = npt.NDArray[np.float64]
 
 Scale = Literal["slaney", "htk"]
 
-MAX_MELS = 512  # mel bins: published models have 80 or 128
+MAX_MELS = 512  # mel bins; published models have 80 or 128
 _WINDOW = 400  # samples per frame: 25 ms
 _BLOCK = 4096  # frames per FFT call: 13 MB of complex numbers
 
@@ -22,25 +22,27 @@ _LINEAR, _KNEE, _STEP = 200 / 3, 15.0, np.log(6.4) / 27.0
 
 
 def log_mel_whisper(samples: Float32, n_mels: int) -> Float32:
-    """Return [frames, n_mels] of Whisper: log10 of power, clamped to 8 below the maximum, then (x + 4) / 4.
+    """Return the log-mel spectrogram of Whisper, [frames, n_mels].
 
-    Hann windows of 25 ms every 10 ms at 16 kHz, reflect padding at both ends; the last frame is dropped.
+    Hann windows of 25 ms every 10 ms at 16 kHz, with reflect padding and without the last frame; log10 of power,
+    clamped to 8 below the maximum, then (x + 4) / 4.
     """
     return _normalize_whisper(log_mel(samples, n_mels)[:-1])
 
 
 def log_mel_granite(samples: Float32, n_mels: int) -> Float32:
-    """Return [frames, n_mels] of Granite Speech: as Whisper, with the HTK scale and the last frame.
+    """Return the log-mel spectrogram of Granite Speech, [frames, n_mels].
 
-    FFT of 512 samples with the window centered; filters have unit height, as in torchaudio.
+    As for Whisper, but with the HTK scale, the last frame, an FFT of 512 samples and filters of unit height, as in
+    torchaudio.
     """
     return _normalize_whisper(log_mel(samples, n_mels, n_fft=512, scale="htk"))
 
 
 def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
-    """Return [frames, n_mels] of Gemma 4: log amplitudes of 20 ms windows, every 10 ms.
+    """Return the log-mel spectrogram of Gemma 4, [frames, n_mels]: log amplitudes of 20 ms windows every 10 ms.
 
-    10 ms of silence are prepended; the last sample is dropped.
+    10 ms of silence are prepended, and the last sample is dropped.
     """
     padded = np.pad(samples, (160, 0))
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(320) / 320)
@@ -54,9 +56,9 @@ def log_mel_gemma(samples: Float32, n_mels: int) -> Float32:
 
 
 def log_mel_usm(samples: Float32, n_mels: int) -> Float32:
-    """Return [frames, n_mels] of Gemma 3n (USM): log amplitudes of 32 ms windows, every 10 ms.
+    """Return the log-mel spectrogram of Gemma 3n (USM), [frames, n_mels]: log amplitudes of 32 ms windows every 10 ms.
 
-    Pre-emphasis per window; the audio is padded to a multiple of 128 samples, and the last sample is dropped.
+    Pre-emphasis per window. The audio is padded to a multiple of 128 samples, and the last sample is dropped.
     """
     padded = np.pad(samples, (0, -len(samples) % 128))
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(512) / 512)
@@ -73,9 +75,9 @@ def log_mel_usm(samples: Float32, n_mels: int) -> Float32:
 
 
 def log_mel_nemo(samples: Float32, n_mels: int) -> Float32:
-    """Return [frames, n_mels] of NeMo: log power, normalized per mel bin to mean 0 and standard deviation 1.
+    """Return the log-mel spectrogram of NeMo, [frames, n_mels]: log power with mean 0 and deviation 1 per mel bin.
 
-    Pre-emphasis of the audio; FFT of 512 samples with the window centered, zero padding at both ends.
+    Pre-emphasis of the audio; FFT of 512 samples with centered windows and zero padding.
     """
     emphasized = samples.astype(np.float64)
     emphasized[1:] -= 0.97 * samples[:-1]
@@ -98,7 +100,7 @@ def nemo_window() -> Float64:
 
 
 def _normalize_whisper(spectrum: Float64) -> Float32:
-    np.maximum(spectrum, spectrum.max() - 8.0, out=spectrum)  # in place: half an hour takes 184 MB
+    np.maximum(spectrum, spectrum.max() - 8.0, out=spectrum)  # in place, because half an hour takes 184 MB
     spectrum += 4.0
     spectrum /= 4.0
     return spectrum.astype(np.float32)
@@ -107,8 +109,8 @@ def _normalize_whisper(spectrum: Float64) -> Float32:
 def log_mel(
     samples: Float32, n_mels: int, *, n_fft: int = 400, hop: int = 160, rate: int = 16000, scale: Scale = "slaney"
 ) -> Float64:
-    """Return [1 + n // hop, n_mels]: log10 of mel power, at least -10."""
-    padded = np.pad(samples, n_fft // 2, mode="reflect")  # float64 per block, times the window
+    """Return log10 of mel power, at least -10, [1 + n // hop, n_mels]."""
+    padded = np.pad(samples, n_fft // 2, mode="reflect")  # float64 only per block, after windowing
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
     window = np.pad(window, (n_fft - _WINDOW) // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft)[::hop]
@@ -127,7 +129,7 @@ def mel_filters(
 ) -> Float64:
     """Return the mel filter bank [1 + n_fft // 2, n_mels], from 0 to the Nyquist frequency.
 
-    Slaney filters have unit area. HTK filters have unit height, and limits `low` and `high` in Hz.
+    Slaney filters have unit area. HTK filters have unit height and the limits `low` and `high` in Hz.
     """
     if scale == "htk":
         bottom, top = (2595.0 * np.log10(1.0 + hertz / 700.0) for hertz in (low, high or rate / 2))

@@ -1,4 +1,4 @@
-"""Resampling with a Kaiser-windowed sinc filter; results do not depend on the machine."""
+"""Resampling with a Kaiser-windowed sinc filter, with equal results on all machines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 Float32 = npt.NDArray[np.float32]
 
-# 64 zero crossings per side, Kaiser beta 10: pass band to 0.90 of the lower Nyquist frequency, -6 dB at 0.95, stop band
-# of -100 dB from the Nyquist frequency.
+# 64 zero crossings per side, Kaiser beta 10: pass band up to 0.90 of the lower Nyquist frequency, -6 dB at 0.95, stop
+# band of -100 dB from the Nyquist frequency.
 _ZERO_CROSSINGS = 64
 _ROLLOFF = 0.95
 _BETA = 10.0
@@ -44,7 +44,7 @@ def resample(samples: Float32, rate: int, target_rate: int) -> Float32:
 
 
 def _taps(between: float, stretch: float, reach: int) -> Float32:
-    """Return the filter taps of a phase, one per input sample in reach; `between` is the fraction of a sample."""
+    """Return the filter taps of a phase, one per input sample. `between` is the fraction of a sample."""
     at = np.minimum(
         np.abs(np.arange(-reach, reach + 1) - between) * (_OVERSAMPLING / stretch), _ZERO_CROSSINGS * _OVERSAMPLING
     )
@@ -56,7 +56,7 @@ def _taps(between: float, stretch: float, reach: int) -> Float32:
 
 @cache
 def _kernel() -> npt.NDArray[np.float64]:
-    """Return half of the filter table; linear interpolation is within 5e-7."""
+    """Return half of the filter table. Linear interpolation has an error of at most 5e-7."""
     at = np.arange(_ZERO_CROSSINGS * _OVERSAMPLING) / _OVERSAMPLING
     half = np.sinc(at) * np.i0(_BETA * np.sqrt(1 - (at / _ZERO_CROSSINGS) ** 2)) / np.i0(_BETA)
     return np.concatenate([half, np.zeros(2)])

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AudioProjector:
-    """Family of audio encoders: text around its embeddings, and rows per chunk of mel frames."""
+    """Family of audio encoders: text around the embeddings, and rows per chunk of mel frames."""
 
-    begin: str = ""  # text before the embeddings, as in the model's processor
+    begin: str = ""  # text before the embeddings
     end: str = ""
-    # Placeholders in chat templates, longest first. The layout replaces them, with their begin and end.
+    # Placeholders in chat templates, longest first, which include the begin and end text.
     placeholder_texts: tuple[str, ...] = ()
-    # Rows per chunk, from its mel frames and the settings.
+    # Maps mel frames of a chunk and settings to rows.
     rows: Callable[[int, AudioSettings], int] = lambda n_frames, settings: n_frames // 4
     max_frames: int = 3000  # mel frames per chunk: 30 s
-    # Fixed number of rows per chunk: padded with the padding embedding of the file, followed by the end-of-audio
-    # embedding; each chunk has its own begin and end text. 0: no padding.
+    # Fixed number of rows per chunk: each chunk is padded with the file's padding embedding, followed by the
+    # end-of-audio embedding, and has begin and end text. 0: no padding.
     filled: int = 0
-    needs_stack: bool = False  # the file must have projector.stack_factor
-    needs_window: bool = False  # and projector.window_size, projector.downsample_rate
+    needs_stack: bool = False  # the file needs projector.stack_factor
+    needs_window: bool = False  # the file needs projector.window_size and projector.downsample_rate
 
 
 def conv_length(n: int, times: int = 1) -> int:
@@ -40,7 +40,7 @@ def conv_length(n: int, times: int = 1) -> int:
 
 _QWEN = ("<|audio_bos|>", "<|audio_eos|>", ("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"))
 
-# By `clip.projector_type`. `woolly/models/towers/` has the encoders.
+# Keyed by `clip.projector_type`. `woolly/models/towers/` has the encoders.
 AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
     "ultravox": AudioProjector(
         placeholder_texts=("<|audio|>",), rows=lambda n, its: -(-conv_length(n) // its.stack), needs_stack=True
@@ -89,7 +89,7 @@ class AudioSettings:
     n_mels: int  # mel bins
     stack: int = 1  # encoder rows per embedding
     window: int = 1  # encoder rows per Q-Former window
-    n_queries: int = 1  # per window
+    n_queries: int = 1  # queries per window
 
     @property
     def family(self) -> AudioProjector:
@@ -97,18 +97,18 @@ class AudioSettings:
         return AUDIO_PROJECTORS[self.projector]
 
     def merged_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return (1, 1, rows) of the encoder output for a chunk of this grid."""
+        """Return the grid of the encoder output, (1, 1, rows), for a chunk of this grid."""
         return 1, 1, self.family.rows(grid[2], self)
 
 
 def read_audio_settings(metadata: Mapping[str, Any]) -> AudioSettings:
-    """Read the audio settings of a file's metadata; ModelError or UnsupportedError if there are none."""
+    """Read the audio settings from a file's metadata; ModelError or UnsupportedError if there are none."""
     if metadata.get("clip.has_audio_encoder") is not True:
-        raise UnsupportedError("the file holds no audio encoder (clip.has_audio_encoder)")
+        raise UnsupportedError("the file has no audio encoder (clip.has_audio_encoder)")
     projector = text_of(metadata, "clip.audio.projector_type") or text_of(metadata, "clip.projector_type")
     if projector not in AUDIO_PROJECTORS:
         raise UnsupportedError(
-            f"audio projector type {projector!r:.60} is not supported; supported are:"
+            f"audio projector type {projector!r:.60} is not supported; expected one of"
             f" {', '.join(sorted(AUDIO_PROJECTORS))}"
         )
     family = AUDIO_PROJECTORS[projector]

@@ -15,7 +15,7 @@ Float32 = npt.NDArray[np.float32]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _NAMES = {2: "ADPCM", 6: "A-law", 7: "mu-law", 0x11: "ADPCM", 0x31: "GSM", 0x55: "MP3"}
-_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of the data chunk, in files written while recording
+_UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # size of the data chunk in files written while recording
 _BLOCK = 1 << 20  # frames per conversion
 
 

@@ -1,4 +1,4 @@
-"""Image processors, one file per family: resizing, tiling and normalization before the vision tower."""
+"""Image processors, one file per family: resizing, tiling and normalization before the vision encoder."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = ["IMAGE_PROCESSORS", "ImageProcessor", "image_placeholders", "process_
 
 
 class ImageProcessor(Protocol):
-    """Interface of a module in this folder."""
+    """Interface of the modules in this folder."""
 
     def choose_tiling(self, height: int, width: int, settings: VisionSettings) -> Tiling:
         """Return the tiling of an image of this size; RequestError for an unsupported aspect ratio."""
 
     def process(self, image: Image, settings: VisionSettings) -> ProcessedItem:
-        """Return the image with this tiling."""
+        """Return the encoder inputs of an image."""
 
 
-# By `clip.projector_type`.
+# Keyed by `clip.projector_type`.
 IMAGE_PROCESSORS: Mapping[str, ImageProcessor] = {
     "gemma3": gemma3,
     "gemma3nv": gemma3,
@@ -74,6 +74,6 @@ def process_image(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def image_placeholders(size: tuple[int, int], settings: VisionSettings) -> PromptReplacement:
-    """Return the placeholders of an image of this height and width; nothing is computed or allocated."""
+    """Return the placeholders of an image of this height and width, without processing pixels."""
     tiling = IMAGE_PROCESSORS[settings.projector].choose_tiling(*size, settings)
     return make_replacement(tiling.empty_item(size, settings), settings)

@@ -1,4 +1,4 @@
-"""Audio processors: input features (log-mel frames, in chunks) of each family of audio encoders."""
+"""Audio processors: input features (chunks of log-mel frames) for each family of audio encoders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from woolly.multimodal.prompt_replacement import PromptReplacement, make_replace
 Float32 = npt.NDArray[np.float32]
 
 _HOP = 160  # samples per mel frame
-_MIN_SECONDS = 0.05  # shorter audio has no rows in some families
+_MIN_SECONDS = 0.05  # in some families, shorter audio has no rows
 _MIN_SAMPLES = int(_MIN_SECONDS * RATE)
 _CHUNK = 30 * RATE  # samples of 30 s
 
@@ -44,10 +44,10 @@ def process_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
 
 
 def audio_placeholders(audio: Audio, settings: AudioSettings) -> PromptReplacement:
-    """Return the layout of an audio clip from its length alone; RequestError if it is too short."""
+    """Return the placeholders of an audio clip, computed from its length; RequestError if it is too short."""
     _check_length(audio)
     inputs = [
-        EncoderInput(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # no memory
+        EncoderInput(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # takes no memory
         for n in _CHUNK_FRAMES[settings.projector](len(audio.samples), settings)
     ]
     return make_replacement(ProcessedItem("audio", tuple(inputs), b""), settings)
@@ -55,11 +55,11 @@ def audio_placeholders(audio: Audio, settings: AudioSettings) -> PromptReplaceme
 
 def _check_length(audio: Audio) -> None:
     if audio.seconds < _MIN_SECONDS:
-        raise RequestError(f"the audio has {audio.seconds:.3f} s; the minimum is {_MIN_SECONDS} s")
+        raise RequestError(f"the audio has {audio.seconds:.3f} s; expected at least {_MIN_SECONDS} s")
 
 
 def _ultravox(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks without padding; the last chunk of a long clip gets a zero frame if its length is odd."""
+    """Yield chunks without padding. The last chunk of a long clip gets a zero frame if its length is odd."""
     frames = log_mel_whisper(audio.samples, settings.n_mels)
     yield from _chunks(frames, settings, pads_last=len(frames) > settings.family.max_frames)
 
@@ -72,7 +72,7 @@ def _chunks(frames: Float32, settings: AudioSettings, *, pads_last: bool = False
 
 
 def _qwen2a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks of 30 s, extracted separately with trailing silence; the last row covers one silent frame."""
+    """Yield 30 s chunks with trailing silence, extracted separately. The last row covers one silent frame."""
     most = settings.family.max_frames
     for first in range(0, len(audio.samples), most * _HOP):
         part = audio.samples[first : first + most * _HOP]
@@ -82,56 +82,56 @@ def _qwen2a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
 
 
 def _voxtral(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks of 30 s, the last padded with silence."""
+    """Yield 30 s chunks, the last padded with silence."""
     n = settings.family.max_frames * _HOP
     padded = np.pad(audio.samples, (0, -len(audio.samples) % n))
     yield from _chunks(log_mel_whisper(padded, settings.n_mels), settings)
 
 
 def _qwen25o(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks with trailing silence; a chunk of a single row is dropped, as rows are averaged in pairs."""
+    """Yield chunks with trailing silence. Rows are averaged in pairs, so a chunk of a single row is dropped."""
     frames = log_mel_whisper(_silence_after(audio.samples), settings.n_mels)[: -(-len(audio.samples) // _HOP)]
     yield from (part for part in _chunks(frames, settings) if settings.family.rows(len(part), settings))
 
 
 def _qwen3a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks without padding; attention stays within a chunk."""
+    """Yield chunks without padding. Attention stays within a chunk."""
     yield from _chunks(log_mel_whisper(audio.samples, settings.n_mels), settings)
 
 
 def _gemma4a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks of 30 s, extracted separately."""
+    """Yield 30 s chunks, extracted separately."""
     for first in range(0, len(audio.samples), _CHUNK):
         part = audio.samples[first : first + _CHUNK]
         yield log_mel_gemma(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _gemma3na(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks of 30 s, extracted separately."""
+    """Yield 30 s chunks, extracted separately."""
     for first in range(0, len(audio.samples), _CHUNK):
         part = audio.samples[first : first + _CHUNK]
         yield log_mel_usm(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _lfm2a(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield chunks of 30 s, extracted separately."""
+    """Yield 30 s chunks, extracted separately."""
     for first in range(0, len(audio.samples), _CHUNK):
         part = audio.samples[first : first + _CHUNK]
         yield log_mel_nemo(np.pad(part, (0, max(0, _MIN_SAMPLES - len(part)))), settings.n_mels)
 
 
 def _granite(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
-    """Yield pairs of frames as one, of the complete audio."""
+    """Yield chunks of frame pairs."""
     frames = log_mel_granite(audio.samples, settings.n_mels // 2)
     yield from _chunks(frames[: len(frames) // 2 * 2].reshape(-1, settings.n_mels), settings)
 
 
 def _silence_after(samples: Float32) -> Float32:
-    """Append silence up to the end of the last frame's window."""
+    """Append silence to the end of the last frame's window."""
     return np.pad(samples, (0, 4 * _HOP + -len(samples) % _HOP))
 
 
-# By `clip.projector_type`.
+# Keyed by `clip.projector_type`.
 AUDIO_PROCESSORS: Mapping[str, Callable[[Audio, AudioSettings], Iterator[Float32]]] = {
     "ultravox": _ultravox,
     "qwen2a": _qwen2a,
@@ -186,7 +186,7 @@ def _lfm2a_lengths(n_samples: int, settings: AudioSettings) -> list[int]:
     return [max(n, _MIN_SAMPLES) // _HOP for n in parts]
 
 
-# Mel frames per chunk from the number of samples, consistent with AUDIO_PROCESSORS.
+# Map number of samples to mel frames per chunk, consistent with AUDIO_PROCESSORS.
 _CHUNK_FRAMES: Mapping[str, Callable[[int, AudioSettings], list[int]]] = {
     "ultravox": _ultravox_lengths,
     "qwen2a": _qwen2a_lengths,

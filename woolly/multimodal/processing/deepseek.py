@@ -1,4 +1,4 @@
-"""DeepSeek-OCR: a large image is resized to a grid of tiles; the overview is letterboxed to a gray square."""
+"""DeepSeek-OCR: a large image is resized to a grid of tiles, with an overview letterboxed to a gray square."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from woolly.multimodal.processing.transforms import Pixels, patchify, resize, sp
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MIN_TILES, _MAX_TILES = 2, 9  # tiles, if not in the file
+_MIN_TILES, _MAX_TILES = 2, 9  # defaults if not in the file
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return tiles if the image is larger than one tile, and an overview, which is larger than a tile."""
+    """Return an overview, preceded by tiles if the image is larger than a tile."""
     tile, overview = settings.tile_size, (settings.image_size,) * 2
     if max(height, width) <= tile:
         return Tiling((overview,))
@@ -39,7 +39,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _within(pixels: Pixels, settings: VisionSettings) -> Pixels:
-    """Letterbox the image: keep its aspect ratio, center it in a square, pad with the mean color."""
+    """Letterbox the image: keep the aspect ratio, center it in a square, pad with the mean color."""
     check_pillow()
     import PIL.Image
     from PIL import ImageOps

@@ -1,6 +1,6 @@
-"""Gemma 3 and CogVLM: an image is resized to a square, without keeping its aspect ratio.
+"""Gemma 3 and CogVLM: an image is resized to a square, regardless of its aspect ratio.
 
-No pan and scan, which is off by default in the processor of Gemma 3.
+Pan and scan is not implemented; Gemma 3's processor disables it by default.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return one square for any image."""
+    """Return a single square for any image."""
     return Tiling(((settings.image_size, settings.image_size),))
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return the image as one square input."""
+    """Return the image as a single square input."""
     side = settings.image_size
     square = resize(image.pixels, side, side, "bicubic" if settings.projector == "cogvlm" else "bilinear")
     return ProcessedItem.of("image", [patchify(square, settings)], size=image.size)

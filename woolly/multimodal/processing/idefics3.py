@@ -1,4 +1,4 @@
-"""Idefics 3 and SmolVLM: an image is resized to its longest side, then split into tiles with an overview."""
+"""Idefics 3 and SmolVLM: an image is resized to a longest side, then split into tiles, with an overview."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MAX_SIDE = 4096  # of the processor
-_TILES = 4  # of the longest side, if its length is not in the file
+_MAX_SIDE = 4096  # value of the processor
+_TILES = 4  # tiles of the longest side if its length is not in the file
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
@@ -25,9 +25,9 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return tiles, then the overview; the overview alone if one tile is enough."""
+    """Return tiles, then the overview, or only the overview if one tile is enough."""
     size, longest = settings.image_size, _max_side(settings)
-    # Each size is resized from the previous one, as in the processor: two resizes are not equal to one.
+    # Resize in several steps, as in the processor: a single resize has a different result.
     pixels = resize(image.pixels, *_fit_longest(image.height, image.width, longest), "lanczos")
     pixels = resize(pixels, *_whole_tiles(pixels.shape[0], pixels.shape[1], size), "lanczos")
     lines, columns = pixels.shape[0] // size, pixels.shape[1] // size
@@ -44,7 +44,7 @@ def _max_side(settings: VisionSettings) -> int:
 
 
 def _fit_longest(height: int, width: int, longest: int) -> tuple[int, int]:
-    """Return the sides with the longer one at `longest`, the other even, both within the processor's limit."""
+    """Return the sides with the longer one at `longest` and the other even, within the processor's limit."""
     ratio = width / height
     if width >= height:
         width, height = longest, int(longest / ratio)
@@ -62,7 +62,7 @@ def _fit_longest(height: int, width: int, longest: int) -> tuple[int, int]:
 
 
 def _whole_tiles(height: int, width: int, size: int) -> tuple[int, int]:
-    """Return the sides rounded up to complete tiles, the longer one first."""
+    """Return the sides rounded up to complete tiles, starting with the longer side."""
     ratio = width / height
     if width >= height:
         width = math.ceil(width / size) * size

@@ -1,4 +1,4 @@
-"""InternVL: an image is resized to the grid of tiles with the closest aspect ratio, followed by an overview."""
+"""InternVL: an image is resized to the grid of tiles with the closest aspect ratio, with an overview."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MIN_TILES, _MAX_TILES = 1, 12  # tiles, if not in the file
+_MIN_TILES, _MAX_TILES = 1, 12  # defaults if not in the file
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
@@ -23,7 +23,7 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return tiles, then the overview; the overview alone if one tile is enough."""
+    """Return tiles, then the overview, or only the overview if one tile is enough."""
     size = settings.image_size
     tiles = choose_tiling(image.height, image.width, settings).tiles
     lines, columns = tiles if any(tiles) else (1, 1)
@@ -37,7 +37,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 def find_closest_aspect_ratio(height: int, width: int, size: int, least: int, most: int) -> tuple[int, int]:
     """Return columns and rows of the grid with the closest aspect ratio.
 
-    Among equally close ones, the largest with less than twice the pixels of the image.
+    Among equally close grids, choose the largest with less than twice the pixels of the image.
     """
     numbers = range(1, most + 1)
     grids = [(columns, lines) for columns in numbers for lines in numbers if least <= columns * lines <= most]

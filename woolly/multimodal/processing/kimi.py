@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-MAX_PATCHES = 4096  # of the processor, if the file has no pixel limit
+MAX_PATCHES = 4096  # value of the processor, if the file has no pixel limit
 MAX_SIDE_PATCHES = 511  # patches per line or column, as in the processor
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return one input; RequestError for a too long image."""
+    """Return a single input; RequestError if a side is too long."""
     row = settings.patch_size * settings.merge_size
     high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
     if max(high, wide) > MAX_SIDE_PATCHES * settings.patch_size:
         raise RequestError(
-            f"the image has {width} x {height} pixels, and this model takes sides of at most"
-            f" {MAX_SIDE_PATCHES * settings.patch_size} of them; cut it"
+            f"the image has {width} x {height} pixels, but this model takes at most"
+            f" {MAX_SIDE_PATCHES * settings.patch_size} pixels per side; split the image"
         )
     return Tiling(((high, wide),))
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return the image as one input, with black padding at the bottom and on the right."""
+    """Return the image as a single input, with black padding at the bottom and on the right."""
     high, wide = choose_tiling(image.height, image.width, settings).sizes[0]
     pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
     filled = np.zeros((high, wide, 3), np.uint8)

@@ -1,4 +1,6 @@
-"""LFM2-VL: an image keeps its aspect ratio within some rows; a large one becomes 512-pixel tiles and an overview."""
+"""LFM2-VL: an image keeps its aspect ratio within a range of rows; a large image becomes 512-pixel tiles and an
+overview.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MIN_ROWS, _MAX_ROWS = 64, 256  # of an untiled image; of the processor, not in files
+_MIN_ROWS, _MAX_ROWS = 64, 256  # of an untiled image; values of the processor, not in files
 _TILE, _MIN_TILES, _MAX_TILES = 512, 2, 10
-_TOLERANCE = 2.0  # multiple of the maximum rows up to which an image is not tiled
+_TOLERANCE = 2.0  # an image is tiled above this multiple of the maximum rows
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return the image untiled, or tiles and an overview."""
+    """Return the untiled image, or tiles and an overview."""
     side = settings.patch_size * settings.merge_size
     least = settings.min_pixels or _MIN_ROWS * side**2
     most = settings.max_pixels or _MAX_ROWS * side**2

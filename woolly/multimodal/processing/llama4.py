@@ -1,4 +1,4 @@
-"""Llama 4: an image keeps its aspect ratio within a grid of tiles, padded with black, followed by an overview."""
+"""Llama 4: an image keeps its aspect ratio within a grid of tiles, padded with black, with an overview."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_TILES = 16
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return tiles and an overview; the image alone if one tile is enough."""
+    """Return tiles and an overview, or only the image if one tile is enough."""
     lines, columns = _grid(height, width, settings.image_size, settings.max_tiles or _MAX_TILES)
     return Tiling.of_grid(lines, columns, settings.image_size)
 
@@ -40,10 +40,12 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Return rows and columns of the grid with the least upscaling, else the least downscaling, then fewest tiles."""
+    """Return rows and columns of the grid with the least upscaling, otherwise the least downscaling, then the fewest
+    tiles.
+    """
     numbers = range(1, most + 1)
     grids = [(lines, columns) for lines in numbers for columns in numbers if lines * columns <= most]
-    # In float32, as the processor compares them.
+    # Compared in float32, as in the processor.
     scales = [
         min(np.float32(lines * side) / np.float32(height), np.float32(columns * side) / np.float32(width))
         for lines, columns in grids
@@ -54,7 +56,7 @@ def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
 
 
 def _fit(height: int, width: int, high: int, wide: int) -> tuple[int, int]:
-    """Return height and width of the image within a size, with its aspect ratio."""
+    """Return height and width of the image, scaled into a size at the same aspect ratio."""
     if wide / width < high / height:
         return max(1, min(math.floor(height * (wide / width)), high)), wide
     return high, max(1, min(math.floor(width * (high / height)), wide))

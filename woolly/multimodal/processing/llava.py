@@ -1,7 +1,7 @@
 """LLaVA 1.5 and 1.6: an image is padded to a square, or resized to one of several sizes and split into tiles.
 
-1.5 pads with the mean color, as in its training: `do_pad` of transformers' processor; without it, CLIP's processor
-center-crops. 1.6 pads with black, after an overview that is resized without keeping the aspect ratio.
+1.5 pads with the mean color, as in training (`do_pad` of transformers' processor; without it, CLIP's processor
+center-crops). 1.6 pads with black; its overview is resized regardless of the aspect ratio.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MAX_SIDE = 14_142  # of the square: 600 MB. 100 megapixels at 2:1 fit; a line of 65,535 pixels would take 12.9 GB
+_MAX_SIDE = 14_142  # side of the square: 600 MB. Fits 100 megapixels at 2:1; a line of 65,535 pixels would take 12.9 GB
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return one square; for 1.6 an overview, then tiles."""
+    """Return a single square, or for 1.6 an overview, then tiles."""
     side = settings.image_size
     if settings.pinpoints:
         high, wide = select_best_resolution(height, width, settings)
         return Tiling.of_grid(high // side, wide // side, side, is_overview_first=True)
     if max(height, width) > _MAX_SIDE and height != width:
         raise RequestError(
-            f"the image has {width} x {height} pixels, and this model, which fills it up to a square,"
-            f" takes sides of at most {_MAX_SIDE}; send a smaller one"
+            f"the image has {width} x {height} pixels, but this model, which pads it to a square,"
+            f" takes at most {_MAX_SIDE} pixels per side; send a smaller image"
         )
     return Tiling(((side, side),))
 
@@ -54,7 +54,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def select_best_resolution(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
-    """Return the total size of the tiles with the most pixels of the image; among equal ones, the smallest."""
+    """Return the tile grid size with the most image pixels; of equal ones, the smallest."""
     best, shown, wasted = (0, 0), 0, math.inf
     for high, wide in settings.pinpoints:
         scale = min(wide / width, high / height)
@@ -65,7 +65,7 @@ def select_best_resolution(height: int, width: int, settings: VisionSettings) ->
 
 
 def _fit(height: int, width: int, high: int, wide: int) -> tuple[int, int]:
-    """Return height and width of the image within a size, with its aspect ratio."""
+    """Return height and width of the image, scaled into a size at the same aspect ratio."""
     if wide / width < high / height:
         return max(1, min(math.ceil(height * (wide / width)), high)), wide
     return high, max(1, min(math.ceil(width * (high / height)), wide))

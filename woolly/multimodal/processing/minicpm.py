@@ -1,4 +1,4 @@
-"""MiniCPM-V: an overview with the image's aspect ratio; for a large image also slices in the closest ratio."""
+"""MiniCPM-V: an overview with the image's aspect ratio; a large image also has slices."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
 
 _MAX_SLICES = 9
-_MAX_AREAS = 2  # of an input, in squares of the encoder's side: the limit of its position table
+_MAX_AREAS = 2  # limit of an input, in squares of the encoder's side, set by its position table
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return the overview, then the slices in raster order; RequestError for a too elongated image.
+    """Return the overview, then the slices in raster order; RequestError for an elongated image.
 
-    Sides are rounded to complete rows, so a long thin input may exceed the encoder's limit.
+    Sides are rounded to complete rows, so an elongated input may exceed the encoder's limit.
     """
     found = _choose_tiling(height, width, settings)
     if any(high * wide > _MAX_AREAS * settings.image_size**2 for high, wide in found.sizes):
-        raise RequestError(
-            f"the image has {width} x {height} pixels, which is too long for its width; cut it into shorter ones"
-        )
+        raise RequestError(f"the image has {width} x {height} pixels, which is too elongated; split it")
     return found
 
 
@@ -57,14 +55,14 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _grid(height: int, width: int, n: int, most: int) -> tuple[int, int]:
-    """Return rows and columns of n - 1, n or n + 1 slices, with the aspect ratio closest to the image's."""
+    """Return rows and columns of n - 1, n or n + 1 slices, with the closest aspect ratio to the image."""
     counts = [i for i in (n - 1, n, n + 1) if 1 < i <= most]
     grids = [(i // columns, columns) for i in counts for columns in range(1, i + 1) if i % columns == 0]
     return min(grids, key=lambda grid: abs(math.log(width / height) - math.log(grid[1] / grid[0])), default=(1, 1))
 
 
 def _fit(height: float, width: float, size: int, patch: int, *, grows: bool) -> tuple[int, int]:
-    """Return the sides in multiples of `patch`, of about size x size pixels; upscaled only if `grows`."""
+    """Return the sides as multiples of `patch`, with about size x size pixels; upscale only if `grows`."""
     if height * width > size**2 or grows:
         ratio = width / height
         height = int(size / math.sqrt(ratio))

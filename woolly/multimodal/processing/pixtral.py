@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return one input within the longest side."""
+    """Return a single input within the longest side."""
     side = settings.patch_size * settings.merge_size
     shrink = max(height, width) / (settings.preproc_image_size or settings.image_size)
     if shrink > 1:
@@ -24,6 +24,6 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return the image as one input."""
+    """Return the image as a single input."""
     pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
     return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)

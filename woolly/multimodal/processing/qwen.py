@@ -1,4 +1,4 @@
-"""Qwen 2 to 3 VL, GLM 4V, Hunyuan VL, PaddleOCR-VL, dots.ocr: sides are multiples of the row size, ratio kept."""
+"""Qwen 2 to 3 VL, GLM 4V, Hunyuan VL, PaddleOCR-VL, dots.ocr: sides are multiples of the row size."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from woolly.multimodal.vision_settings import MAX_PATCHES, VisionSettings
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
 
-MAX_RATIO = 200  # aspect ratio, as in the processor
+MAX_RATIO = 200  # maximum aspect ratio of the processor
 
-# Rows of an image if the file has no pixel limit. The processors allow up to 16,384 rows, which a 12-megapixel photo
-# nearly reaches: more than most contexts.
+# Rows of an image if the file has no pixel limit. The processors allow up to 16,384 rows, about the size of a
+# 12-megapixel photo, which exceeds most contexts.
 _MIN_ROWS = {"qwen3vl_merger": 64, "glm4v": 8, "hunyuanvl": 256}
 _MAX_ROWS = 4096
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return one input of nearly the image's aspect ratio; RequestError for a too thin image."""
+    """Return a single input with nearly the image's aspect ratio; RequestError for an elongated image."""
     side = settings.patch_size * settings.merge_size
     least = settings.min_pixels or _MIN_ROWS.get(settings.projector, 4) * side**2
     most = max_pixels(settings)
@@ -35,19 +35,19 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
         height, width = (round(height * side / width), side) if width < side else (height, width)
     if max(height, width) > MAX_RATIO * min(height, width):
         raise RequestError(
-            f"the image has {width} x {height} pixels, and this model takes sides of at most 1 to {MAX_RATIO}; cut it"
+            f"the image has {width} x {height} pixels, but the limit of the aspect ratio is {MAX_RATIO}; split it"
         )
     return Tiling((smart_resize(height, width, side, least, most),))
 
 
 def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return the image as one input."""
+    """Return the image as a single input."""
     pixels = resize(image.pixels, *choose_tiling(image.height, image.width, settings).sizes[0], "bicubic")
     return ProcessedItem.of("image", [patchify(pixels, settings)], size=image.size)
 
 
 def max_pixels(settings: VisionSettings) -> int:
-    """Return the maximum of pixels."""
+    """Return the maximum number of pixels."""
     side = settings.patch_size * settings.merge_size
     return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)
 

@@ -1,4 +1,4 @@
-"""Tiling: the inputs of an image, computed from its size before any pixel is resized."""
+"""Tiling: input sizes of an image, computed before any pixel is resized."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tiling:
-    """Height and width of each input in pixels, in the order of the prompt, and rows and columns of tiles."""
+    """Height and width of each input in pixels, in prompt order, and rows and columns of tiles."""
 
     sizes: tuple[tuple[int, int], ...]
     tiles: tuple[int, int] = (0, 0)
 
     @classmethod
     def of_grid(cls, lines: int, columns: int, size: int, *, is_overview_first: bool = False) -> Tiling:
-        """Return square tiles and an overview of the same size; no overview for a single tile.
+        """Return square tiles and an overview of the same size, without an overview for a single tile.
 
-        A leading overview is included for a single tile, too.
+        A leading overview is always included.
         """
         if (lines, columns) == (1, 1) and not is_overview_first:
             return cls(((size, size),))
         return cls(((size, size),) * (lines * columns + 1), (lines, columns))
 
     def empty_item(self, size: tuple[int, int], settings: VisionSettings) -> ProcessedItem:
-        """Return the item of an image of this height and width without values, to count its rows."""
+        """Return an item without values for an image of this height and width, to count its rows."""
         patch = settings.patch_size
         inputs = []
         for height, width in self.sizes:

@@ -1,4 +1,4 @@
-"""Image transforms shared by all families: resize, split into tiles, normalize, patchify."""
+"""Image transforms for all families: resize, split into tiles, normalize, patchify."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def split_tiles(pixels: Pixels, size: int) -> list[Pixels]:
 def patchify(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = False) -> EncoderInput:
     """Normalize pixels from 0..1 by mean and deviation, and return patches in raster order.
 
-    In float32, and divided by 255 first: the order of transformers, for equal bits. `in_bfloat16` rounds each result to
-    bfloat16, as one of its processors does.
+    Float32 values are divided by 255 first, as in transformers, for equal bits. `in_bfloat16` rounds each result to
+    bfloat16.
     """
     patch = settings.patch_size
     height, width = pixels.shape[0] // patch, pixels.shape[1] // patch
     scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
     mean, std = (np.array(one, np.float32) for one in (settings.mean, settings.std))
-    # Normalized value for each of 256 levels of red, green and blue.
+    # Normalized value of each of 256 levels of red, green and blue.
     table = _rounded(_rounded(_rounded(scaled, in_bfloat16)[:, None] - mean, in_bfloat16) / std, in_bfloat16)
     patches = pixels[: height * patch, : width * patch].reshape(height, patch, width, patch, 3)
     patches = patches.transpose(0, 2, 4, 1, 3).reshape(height * width, 3, patch * patch)
@@ -54,7 +54,7 @@ def patchify(pixels: Pixels, settings: VisionSettings, *, in_bfloat16: bool = Fa
 
 
 def _rounded(values: npt.NDArray[np.float32], in_bfloat16: bool) -> npt.NDArray[np.float32]:
-    """Round float32 to bfloat16, to even on ties."""
+    """Round float32 to bfloat16, with ties to even."""
     if not in_bfloat16:
         return values
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

@@ -1,4 +1,4 @@
-"""Video processors: frame sampling and frame size of each family, and the inputs of its encoder."""
+"""Video processors: frame sampling, frame sizes and encoder inputs of each family."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from woolly.multimodal.video import Clip, Frame, VideoSampling
 if TYPE_CHECKING:
     from woolly.multimodal.vision_settings import VisionSettings
 
-_SMOLVLM_FRAMES = 64  # maximum, one per second
-_SMOLVLM_SIDE = 1024  # of a decoded frame: twice the input size of SmolVLM
+_SMOLVLM_FRAMES = 64  # maximum number of frames, at one per second
+_SMOLVLM_SIDE = 1024  # side of a decoded frame: twice the input size of SmolVLM
 
 _QWEN_FPS = 2.0
 _QWEN_MIN_FRAMES, _QWEN_MAX_FRAMES = 4, 768
-# Maximum pixels of all frames, from the checkpoints' configurations, and maximum rows of one frame.
+# Maximum pixels of all frames, from the checkpoints' configurations, and maximum rows per frame.
 _QWEN_MIN_PIXELS, _QWEN_MAX_PIXELS = 4096, 25_165_824
 _QWEN_MAX_ROWS = 768
-# Minimum rows of a frame, and maximum rows of all frame pairs, for Qwen 2 and 2.5. Files do not have the number of
-# positions per second of 2.5; it is 2 in all checkpoints.
+# Minimum rows per frame, and maximum rows of all frame pairs, for Qwen 2 and 2.5. Files do not contain the positions
+# per second of 2.5, which are 2 in all checkpoints.
 _QWEN2_MIN_ROWS, _QWEN2_MAX_ROWS = 128, int(128_000 * 0.9)
 _QWEN25_PER_SECOND = 2
 
 
 def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> VideoSampling:
-    """Return the video sampling of a family; RequestError if its video input is not supported.
+    """Return the video sampling of a family; RequestError if videos are not supported.
 
-    Qwen 3 Omni has the encoder of Qwen 3 VL, but interleaves audio with frames: `has_audio` tells them apart.
+    Qwen 3 Omni uses the encoder of Qwen 3 VL, but interleaves audio with frames, so `has_audio` distinguishes the two.
     """
     if settings.projector == "idefics3":
         return SMOLVLM
@@ -58,13 +58,13 @@ def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> Vide
         )
     kind = f"{settings.projector} with audio" if has_audio else settings.projector
     raise RequestError(
-        f"videos are taken by SmolVLM and Qwen 2 to 3.6 VL, not by models with a projector of type {kind}; send"
+        f"models with a projector of type {kind} do not support videos (SmolVLM and Qwen 2 to 3.6 VL do); send"
         " frames as images"
     )
 
 
 def count_frame_rows(frames: Sequence[Frame], settings: VisionSettings) -> int:
-    """Return the rows of some frames."""
+    """Return the number of rows of frames."""
     return sum(_measured(frame, settings) for frame in frames)
 
 
@@ -76,14 +76,14 @@ def _measured(frame: Frame, settings: VisionSettings) -> int:
 
 
 def process_frame(frame: Frame, settings: VisionSettings) -> ProcessedItem:
-    """Return the encoder input of a frame: one frame as an image, two frames as the two halves of each patch."""
+    """Return the encoder input of a frame, or of two frames as the two halves of each patch."""
     if frame.temporal_patch_size == 1:
         return process_image(frame.image, _single_tile(settings))
     return ProcessedItem.of("image", [_temporal_patches(frame, settings)], size=(frame.height, frame.width))
 
 
 def process_clip(clip: Clip, settings: VisionSettings) -> ProcessedItem:
-    """Return all frames of a video: an input for each pair, and its time.
+    """Return an item with an input and a time for each pair of frames.
 
     Times of Qwen 2.5 are seconds, independent of the frame rate; Qwen 2 counts the pairs.
     """
@@ -135,15 +135,15 @@ SMOLVLM = VideoSampling("smolvlm", _choose_smolvlm, _fit_smolvlm)
 def _choose_qwen(n_frames: int, rate: float) -> list[int]:
     """Sample two frames per second, evenly from the first to the last."""
     if n_frames < 2:
-        raise RequestError("the video has one frame, and this model takes at least 2; send it as an image")
+        raise RequestError("the video has one frame, but this model needs at least 2; send an image")
     n = min(max(int(n_frames / rate * _QWEN_FPS), _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
     return [int(one) for one in np.linspace(0, n_frames - 1, n).round()]
 
 
 def _choose_qwen2(n_frames: int, rate: float) -> list[int]:
-    """Sample two frames per second, evenly from the first, in pairs."""
+    """Sample two frames per second in pairs, evenly from the first."""
     if n_frames < 2:
-        raise RequestError("the video has one frame, and this model takes at least 2; send it as an image")
+        raise RequestError("the video has one frame, but this model needs at least 2; send an image")
     n = min(max(n_frames / rate * _QWEN_FPS, _QWEN_MIN_FRAMES), _QWEN_MAX_FRAMES, n_frames)
     even = math.floor(n / 2) * 2
     step = n_frames / even
@@ -169,7 +169,7 @@ def _fit_qwen(side: int, max_frame_pixels: int, n: int, height: int, width: int)
 
 
 def _fit_qwen2(side: int, max_frame_pixels: int, n: int, height: int, width: int) -> tuple[int, int]:
-    """Return the sides as multiples of `side`; rows are shared equally among frames."""
+    """Return the sides as multiples of `side`, with rows distributed equally over frames."""
     least = _QWEN2_MIN_ROWS * side**2
     share = min(_QWEN_MAX_ROWS * side**2, _QWEN2_MAX_ROWS * side**2 * 2 // n)
     _check_ratio(height, width)
@@ -179,5 +179,5 @@ def _fit_qwen2(side: int, max_frame_pixels: int, n: int, height: int, width: int
 def _check_ratio(height: int, width: int) -> None:
     if max(height, width) > MAX_RATIO * min(height, width):
         raise RequestError(
-            f"the video has {width} x {height} pixels, and this model takes sides of at most 1 to {MAX_RATIO}; cut it"
+            f"the video has {width} x {height} pixels, but the limit of the aspect ratio is {MAX_RATIO}; crop it"
         )
