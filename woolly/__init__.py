@@ -49,7 +49,7 @@ __all__ = [
     "__version__",
 ]
 
-# Imported when first asked for: `woolly.gguf` alone then needs neither tokenizers nor jinja2.
+# Imported on first access, so that `woolly.gguf` alone needs neither tokenizers nor jinja2.
 _LAZY = {
     "LLM": "woolly.llm",
     "AsyncLLM": "woolly.llm",

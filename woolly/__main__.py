@@ -1,4 +1,4 @@
-"""`python -m woolly` is `woolly`."""
+"""Entry point of `python -m woolly`."""
 
 if __name__ == "__main__":
     from woolly.cli.app import main

@@ -1,7 +1,6 @@
-"""Later: the `__getattr__` of a package whose names are imported when they are first asked for.
+"""Lazy imports for packages.
 
-A package that imports all its files makes each of its users wait for all of them: a start of `woolly run` would import
-twice the modules that it needs.
+A package that imports all its files slows down every user: `woolly run` would import twice the modules that it needs.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from importlib import import_module
 
 
 def lazy_getattr(package: str, files: Mapping[str, str]) -> Callable[[str], object]:
-    """Returns the `__getattr__` of a package: `files` are the names, separated by spaces, that each file of it has.
+    """Return the `__getattr__` of a package. `files` maps each file to its public names, separated by spaces.
 
-    No name may be that of a file: Python sets a package's attribute to the file once that is imported.
+    A name must not equal the name of a file, because importing the file sets this attribute of the package.
     """
     places = {name: file for file, names in files.items() for name in names.split()}
 

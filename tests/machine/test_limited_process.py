@@ -52,7 +52,7 @@ def test_windows_job_limits_memory_time_and_priority():
 
 @pytest.mark.parametrize("refuses", ["create", "set", "assign"])
 def test_child_without_its_limits_stops(refuses):
-    with pytest.raises(OSError, match="refuses a limit"):
+    with pytest.raises(OSError, match="rejected the limits"):
         process_limits._limit_by_job(Kernel(refuses), 1 << 30, 5)
 
 

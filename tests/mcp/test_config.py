@@ -42,17 +42,17 @@ def test_servers_are_commands_and_urls(read):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("{", "is not JSON"),
-        ([], "names no servers"),
+        ("{", "is not valid JSON"),
+        ([], "has no servers"),
         ({"mcpServers": {"a": 1}}, "a is not an object"),
         ({"mcpServers": {"a": {}}}, "either a command or a url"),
         ({"mcpServers": {"a": {"command": "x", "url": "http://x"}}}, "either a command or a url"),
         ({"mcpServers": {"a": {"url": "ws://x"}}}, "http:// or https://"),
-        ({"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}, "gave up"),
+        ({"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}, "has removed"),
         ({"mcpServers": {"a": {"command": "x", "type": "http"}}}, "stdio with a command"),
-        ({"mcpServers": {"a": {"command": "x", "args": "y"}}}, "list of texts"),
+        ({"mcpServers": {"a": {"command": "x", "args": "y"}}}, "list of strings"),
         ({"mcpServers": {"a": {"command": "x", "timeout_ms": True}}}, "milliseconds"),
-        ({"mcpServers": {"a": {"command": "${NOT_THERE}"}}}, "not in the environment"),
+        ({"mcpServers": {"a": {"command": "${NOT_THERE}"}}}, "not set in the environment"),
     ],
 )
 def test_invalid_configuration_is_named(read, content, expected):

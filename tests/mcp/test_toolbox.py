@@ -55,7 +55,7 @@ def test_unsupported_package_version_is_named(monkeypatch):
         (error,) = box.open()
     finally:
         box.close()
-    assert "another version than Woolly needs (cannot import name 'Client'" in str(error)
+    assert "unsupported version of the package mcp (cannot import name 'Client'" in str(error)
     assert str(error).endswith(install_command("mcp"))
 
 
@@ -75,7 +75,7 @@ def test_results_become_text_of_limited_size(call):
     text = call("zoo_flood").text
     assert text.startswith("x" * MAX_CHARACTERS + "\n[cut:")
     assert "100,000" in text
-    assert call("zoo_image").text == "[image: not shown, the model reads text only]"
+    assert call("zoo_image").text == "[image: not shown: only text is supported]"
 
 
 def test_server_texts_cannot_control_the_terminal_and_are_limited(box, call):
@@ -98,11 +98,11 @@ def test_last_output_of_a_server_cannot_control_the_terminal():
 
 def test_invalid_calls_give_a_one_line_error(box):
     for name, arguments, expected in (
-        ("zoo_nothing", "{}", "there are: zoo_add"),
-        ("zoo_add", "[1]", "a JSON object was expected"),
-        ("zoo_add", "{", "not JSON"),
-        ("zoo_add", '{"a": NaN, "b": 1}', r"not JSON \(NaN is not valid JSON number\)"),
-        ("zoo_add", '{"a": [-Infinity], "b": 1}', "-Infinity is not valid JSON number"),
+        ("zoo_nothing", "{}", "available tools: zoo_add"),
+        ("zoo_add", "[1]", "expected a JSON object"),
+        ("zoo_add", "{", "not valid JSON"),
+        ("zoo_add", '{"a": NaN, "b": 1}', r"not valid JSON \(NaN is not a valid JSON number\)"),
+        ("zoo_add", '{"a": [-Infinity], "b": 1}', "-Infinity is not a valid JSON number"),
         ("zoo_add", '{"a": 1e999, "b": 1}', "1e999 is too large"),
     ):
         with pytest.raises(ToolError, match=expected):
@@ -122,7 +122,7 @@ def test_failing_servers_leave_the_others_and_end_with_the_toolbox():
     box = Toolbox([spec(timeout=120), ServerSpec("absent", "nonesuch-program"), broken, silent])
     try:
         absent, ended, slow = map(str, box.open())
-        assert absent == "the MCP server 'absent' cannot be started: there is no program 'nonesuch-program'"
+        assert absent == "cannot start MCP server 'absent': program 'nonesuch-program' not found"
         assert "(ModuleNotFoundError: No module named 'nonesuch')" in ended
         assert "within 0.5 s" in slow
         assert "timeout_ms" in slow

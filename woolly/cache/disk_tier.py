@@ -1,4 +1,4 @@
-"""DiskTier: loads pages from disk into the cache while other requests run, and writes reused pages."""
+"""DiskTier: loads pages from disk while other requests run, and writes reused pages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _THREADS = 2
 _WRITING = 64 << 20  # maximum bytes of copies queued for writing
 _PER_STEP = 4  # maximum pages copied per step
 _PACE = 0.3  # weight of the latest observation in a moving average
-_OVERHEAD = 0.002  # latency of a read, in seconds
-_LASTING = 30 * 86_400  # seconds that unused system prompts are kept longer than other pages
-_FLUSHING = 4.0  # maximum seconds to write remaining pages on close
+_OVERHEAD = 0.002  # read latency in seconds
+_LASTING = 30 * 86_400  # seconds that unused system prompts outlive other pages
+_FLUSHING = 4.0  # maximum seconds for writing remaining pages on close
 
 
 @dataclass(frozen=True)
@@ -35,25 +35,25 @@ class DiskStats:
     """Counters of the disk tier since the start."""
 
     n_files: int
-    n_bytes: int  # of all files in the folder
+    n_bytes: int  # size of all files in the folder
     read_tokens: int
     written_bytes: int
     n_damaged: int  # corrupt files, which were removed
-    disk_rate: float  # bytes per second of reading, measured
-    compute_rate: float  # measured prefill rate in tokens per second; 0: not yet
-    refusal: str | None  # reason why the last page was not written
+    disk_rate: float  # measured read rate in bytes per second
+    compute_rate: float  # measured prefill rate in tokens per second; 0 if not measured yet
+    refusal: str | None  # reason for not writing the last page
 
 
 @dataclass
 class _Load:
-    """Pages of one request that are loading from disk."""
+    """Pages of a request that are loading from disk."""
 
-    digests: list[bytes]  # of all pages up to the last loading one
+    digests: list[bytes]  # all pages up to the last loading page
     tokens: Sequence[int]
     root: bytes
-    pages: Mapping[tuple[int, int], Future[Bytes | None]]  # by table, and number of pages before it
+    pages: Mapping[tuple[int, int], Future[Bytes | None]]  # keyed by table and page index
     state: Future[Bytes | None] | None = None
-    n_shared: int = 0  # leading pages of a system prompt
+    n_shared: int = 0  # number of leading pages of a system prompt
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,16 +66,15 @@ class _Load:
 
 
 class DiskTier:
-    """Disk tier below the prefix index: loaded pages are added to the index.
+    """Disk tier below the prefix index, which indexes loaded pages.
 
-    A request whose next pages are on disk waits while two threads read them, if that takes less time than computing
-    them: both rates are measured, at the start and at every use. Pages are written when they are requested again,
-    and all of them when the engine closes. Those of system prompts stay longer from their second use on: a prompt with
-    the time in it, or each row of a batch, would evict used pages. The engine's thread does everything except
-    file I/O.
+    A request whose next pages are on disk waits while two threads read them, if the measured rates predict that reading
+    is faster than computing. Pages are written when they are requested again, and all pages when the engine closes.
+    System prompts are only protected from their second use on: otherwise a prompt with the current time, or each row of
+    a batch, would evict used pages. The engine thread does everything except file I/O.
 
-    Sliding-window entries of a page have a separate file, because the cache has them for few pages: those
-    before the boundaries at which requests are likely to continue. Only files in a request's windows are read.
+    Sliding-window entries of a page have a separate file, because the cache only contains window entries before likely
+    branching points. Only files within a request's windows are read.
     """
 
     def __init__(
@@ -87,38 +86,38 @@ class DiskTier:
         compute_rate: float = 0.0,
         windows: Sequence[WindowPool | None] = (),
     ) -> None:
-        """`compute_rate` is an initial prefill rate in tokens per second; 0: measured with the first prompts.
+        """`compute_rate` is the initial prefill rate in tokens per second; 0 to measure it with the first prompts.
 
-        `windows` has a pool for each window of `Plan.windows`; None if the window cache has all pages.
+        `windows` has a pool for each window of `Plan.windows`, or None if the window cache has all pages.
         """
         self.folder = folder
         self._state = state
         self._pages = pages
         self._slots = slots
         self._windows = windows
-        self._kinds = ("page", *(f"window{i}" for i in range(len(windows))))  # by table
+        self._kinds = ("page", *(f"window{i}" for i in range(len(windows))))  # kind of each table
         self._sizes = state.page_sizes
         self._disk_rate = folder.measured_rate()
         self._compute_rate = compute_rate
         self._loads: dict[Hashable, _Load] = {}
         self._coming: set[bytes] = set()
-        self._wanted: OrderedDict[bytes, int] = OrderedDict()  # depth of pages to write
-        self._lasting: set[bytes] = set()  # pages of system prompts whose files this process has ranked
+        self._wanted: OrderedDict[bytes, int] = OrderedDict()  # depth of each page to write
+        self._lasting: set[bytes] = set()  # system prompt pages whose files this process has ranked
         self._arrived = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="woolly-disk")
         self._n_writing = 0
-        self._under_way: set[tuple[str, bytes]] = set()  # files that are being written
+        self._under_way: set[tuple[str, bytes]] = set()  # files being written
         self._erasures: list[Future[None]] = []
         self._lock = threading.Lock()
         self._read_tokens = self._written = 0
 
     @property
     def is_loading(self) -> bool:
-        """True if pages are being loaded."""
+        """True while pages are loading."""
         return bool(self._loads)
 
     def stats(self) -> DiskStats:
-        """Return the counts so far."""
+        """Return the counters since the start."""
         folder = self.folder
         return DiskStats(
             len(folder),
@@ -138,7 +137,10 @@ class DiskTier:
             self._compute_rate += (rate - self._compute_rate) * (_PACE if self._compute_rate else 1.0)
 
     def is_worth(self, n_bytes: int, n_tokens: int) -> bool:
-        """Return True if reading takes less time than computing, as far as both were measured."""
+        """Return True if reading is expected to be faster than computing.
+
+        If a rate is unknown, compare nothing and read.
+        """
         if not self._disk_rate or not self._compute_rate:
             return bool(self._disk_rate)
         return _OVERHEAD + n_bytes / self._disk_rate < n_tokens / self._compute_rate
@@ -152,7 +154,7 @@ class DiskTier:
         n_spare: int,
         n_shared: int = 0,
     ) -> bool:
-        """Start to read the next pages of a request, at most `n_spare`; False if none is worth it.
+        """Start reading up to `n_spare` next pages of a request; return False if reading does not pay off.
 
         `settle` completes the load. The first `n_shared` pages belong to a system prompt.
         """
@@ -180,11 +182,11 @@ class DiskTier:
         return True
 
     def is_fetching(self, user: Hashable, digests: Sequence[bytes]) -> bool:
-        """Return True if pages of a request, or pages that it shares with another, are being loaded."""
+        """Return True if pages of a request, or pages that it shares with another request, are loading."""
         return user in self._loads or any(digest in self._coming for digest in digests)
 
     def settle(self, n_kept: int) -> None:
-        """Add loaded pages to the index. `n_kept` free pages are left for running requests."""
+        """Add loaded pages to the index, leaving `n_kept` free pages for running requests."""
         self._arrived.clear()
         for user in [user for user, load in self._loads.items() if load.is_done]:
             load = self._loads.pop(user)
@@ -192,7 +194,7 @@ class DiskTier:
             self._take_in(load, n_kept)
 
     def wait(self, seconds: float) -> None:
-        """Wait until a read ends."""
+        """Wait until a read is complete."""
         self._arrived.wait(seconds)
 
     def forget(self, user: Hashable) -> None:
@@ -202,16 +204,16 @@ class DiskTier:
             self._coming -= load.coming
 
     def want(self, digests: Sequence[bytes], first: int = 0, n_shared: int = 0) -> None:
-        """Queue pages that were requested again for writing; `first` is the number of pages before them.
+        """Queue reused pages for writing; `first` is the number of preceding pages.
 
-        The first `n_shared` pages of the text belong to a system prompt and are kept a month longer than others.
+        The first `n_shared` pages of the prompt belong to a system prompt and are retained a month longer than others.
         """
         for depth, digest in enumerate(digests, first):
             if not self.folder.has("page", digest) or self._unwritten(digest):
                 rank = _rank(depth, n_shared)
                 self._wanted[digest] = min(rank, self._wanted.get(digest, rank))
             elif depth < n_shared and digest not in self._lasting:
-                self._lasting.add(digest)  # the rank of its first use, set by a process on close, is too low
+                self._lasting.add(digest)  # a process that closes ranks the page lower
                 self._touch(digest, _rank(depth, n_shared))
 
     def erase(self, digests: Sequence[bytes]) -> None:
@@ -224,7 +226,7 @@ class DiskTier:
             self._erasures += [self._pool.submit(self.folder.erase, kind, digest) for kind in kinds]
 
     def work(self) -> None:
-        """Copy some queued pages and submit them for writing, as long as the disk keeps up."""
+        """Copy some queued pages for writing, as long as the disk keeps up."""
         for _ in range(_PER_STEP):
             if not self._wanted or self._n_writing >= _WRITING:
                 return
@@ -232,7 +234,7 @@ class DiskTier:
             self._copy(digest, depth)
 
     def flush(self) -> None:
-        """Write all pages and states that are not on disk, the latest texts first, within a time limit."""
+        """Write all pages and states that are not on disk, latest prompts first, within a time limit."""
         end = time.monotonic() + _FLUSHING
         wait(self._erasures)  # all of them, regardless of size
         self.folder.look()
@@ -245,7 +247,7 @@ class DiskTier:
             self._copy(digest, self._wanted.get(digest, depth))
         while self._n_writing and time.monotonic() < end:
             time.sleep(0.002)
-        self._pool.shutdown(wait=not self._n_writing, cancel_futures=True)  # do not wait for a disk that hangs
+        self._pool.shutdown(wait=not self._n_writing, cancel_futures=True)  # do not wait for a hanging disk
 
     def close(self) -> None:
         """Stop the threads."""
@@ -256,13 +258,13 @@ class DiskTier:
 
     @property
     def _whole(self) -> list[int]:
-        """Tables that have every indexed page: the table of all tokens, and windows with room for all pages."""
+        """Tables that have all indexed pages: full attention, and windows with room for all pages."""
         return [0, *(table for table, pool in enumerate(self._windows, 1) if pool is None)]
 
     def _last_boundary(self, digests: Sequence[bytes], known: Sequence[int], found: int, end: int) -> int:
         """Return the last page count up to `end` at which a request can continue with cached or stored pages.
 
-        Return `found` if there is none after it; `known` are the cached pages.
+        Return `found` if there is none. `known` are the cached pages.
         """
         before = -1
         while end > found and end != before:
@@ -274,12 +276,12 @@ class DiskTier:
                 while pool is not None and end > found and i >= pool.first_seen(end * PAGE_SIZE):
                     is_cached = i < len(known) and pool.table[known[i]] >= 0
                     if not is_cached and not self.folder.has(kind, digests[i]):
-                        end = i  # no boundary whose window has a missing page
+                        end = i  # the window of every later boundary has a missing page
                     i -= 1
         return end
 
     def _absent(self, known: Sequence[int], end: int) -> list[tuple[int, int]]:
-        """Return table and number of each uncached page that a request needs to continue after `end` pages."""
+        """Return (table, page index) of each uncached page that a request needs to continue after `end` pages."""
         out = [(table, i) for table in self._whole for i in range(len(known), end)]
         for table, pool in enumerate(self._windows, 1):
             if pool is not None:
@@ -293,7 +295,7 @@ class DiskTier:
         return future
 
     def _take_in(self, load: _Load, n_kept: int) -> None:
-        """Copy the pages of a load into the cache, up to the first that could not be read."""
+        """Copy the pages of a load into the cache, up to the first unreadable page."""
         data = {key: self._whole_data(key[0], future.result()) for key, future in load.pages.items()}
         numbers = [i for table, i in data if table == 0]
         taken: list[int] = []
@@ -304,7 +306,7 @@ class DiskTier:
             (page,) = self._pages.take(1)
             for pool in self._windows:
                 if pool is not None:
-                    pool.drop(page)  # of the previous content of the page
+                    pool.drop(page)  # entries of the page's previous content
             for table, one in own.items():
                 if one is not None:
                     self._state.write_page(page, one, table)
@@ -327,9 +329,9 @@ class DiskTier:
         return data if data is not None and len(data) == self._sizes[table] else None
 
     def _take_windows(self, load: _Load, data: Mapping[tuple[int, int], Bytes | None]) -> None:
-        """Copy the window entries of indexed pages into the cache."""
+        """Copy window entries of indexed pages into the cache."""
         for waiting in (*self._loads.values(), load):
-            for windows in filter(None, self._windows):  # what they count on beside their reads gives way last
+            for windows in filter(None, self._windows):  # evict cached entries that pending loads rely on last
                 windows.touch([self._pages.index.page_of(one) for one in waiting.digests])
         for (table, i), one in data.items():
             pool = self._windows[table - 1] if table else None
@@ -352,7 +354,7 @@ class DiskTier:
         self._slots.give_back(slot)
 
     def _copy(self, digest: bytes, depth: int) -> None:
-        """Copy a page, and the state after it if there is one, for a thread to write."""
+        """Copy a page, and the state after it if there is one, for writing."""
         for kind, read in self._unwritten(digest):
             self._submit_write(kind, digest, read, depth)
 
@@ -394,5 +396,5 @@ class DiskTier:
 
 
 def _rank(depth: int, n_shared: int) -> int:
-    """Return the depth by which the folder ranks a page of a text that starts with `n_shared` system prompt pages."""
+    """Return the rank depth of a page in a prompt that starts with `n_shared` system prompt pages."""
     return depth - _LASTING if depth < n_shared else depth

@@ -1,7 +1,7 @@
-"""PageFolder: cache pages and recurrent states as files that persist and are shared between processes.
+"""PageFolder: cache pages and recurrent states in files that several processes share.
 
-The kind of a file is "page" (of the entries that see all tokens), "window0", "window1" (of those with each window) or
-"state" (what recurrent layers keep after the page).
+The kind of a file is "page" (entries of full attention), "window0", "window1" (entries of each sliding window) or
+"state" (recurrent state after the page).
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from woolly.store.safe_files import atomic_write, read_regular_file
 
 Bytes = npt.NDArray[np.uint8]
 
-# magic, version, identity, kind, digest, bytes of the payload, checksum of the payload; then a checksum of these.
+# magic, version, identity, kind, digest, payload bytes, payload checksum; followed by a checksum of these fields
 _HEAD = struct.Struct("<8sI48s8s32sQ20s")
 _SUM = 20
 _MAGIC, _VERSION = b"WOOLLYKV", 1
 _NAME = re.compile(r"([0-9a-f]{40})\.(page|state|window\d{1,2})")
 _PIN = ".pin"
 
-# Eviction continues down to this share of the bound, so that not every write evicts.
+# Eviction continues down to this share of the limit, so that not every write evicts.
 _TRIMMED = 0.9
-_LOOKED = 1 / 16  # share of the bound written before this process lists the folder again
-_PATIENCE = 60.0  # seconds after which it lists the folder in any case, or retries if pins left no room
-_MIN_FREE_SHARE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk to keep free, and its maximum in bytes
+_LOOKED = 1 / 16  # share of the limit that may be written before the folder is listed again
+_PATIENCE = 60.0  # seconds until the folder is listed again, or eviction retried
+_MIN_FREE_SHARE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk to keep free, and maximum of this reserve in bytes
 
 
 @dataclass(frozen=True)
 class PageFile:
-    """File of a folder."""
+    """File of a page folder."""
 
     path: Path
     identity: str
-    digest: str  # in hexadecimal
+    digest: str  # hexadecimal
     kind: str
     n_bytes: int
     used: float  # time of the last use
-    rank: float  # the lowest rank is evicted first
+    rank: float  # files with the lowest rank are evicted first
     is_pinned: bool
 
     def fault(self) -> str | None:
-        """Return the fault of the file; None if it is valid."""
+        """Return the fault of the file, or None if it is valid."""
         try:
             _parse(read_regular_file(self.path), self.identity, self.kind, bytes.fromhex(self.digest))
         except OSError as error:
-            return error.strerror or "it cannot be read"
+            return error.strerror or "unreadable"
         except ValueError as error:
             return str(error)
         return None
@@ -68,28 +68,27 @@ class PageFile:
 
 
 class PageFolder:
-    """Files of one identity within a folder that several identities and processes share.
+    """Files of one identity, in a folder that several identities and processes share.
 
-    A file is immutable, named by the digest of all tokens up to its page, and appears atomically: it is written under
-    another name, synced and renamed. There is no separate index: the directory listing is the index. A file that is
-    truncated, corrupt or unexpected is removed and counts as a miss, as does a file removed by another process.
-    Any thread may call any method.
+    Files are immutable, named by the digest of all tokens up to the end of the page, and created atomically: written
+    under a temporary name, synced and renamed. The directory listing serves as the index. A truncated or corrupt file
+    is removed and counts as a miss, like a file removed by another process. Thread-safe.
     """
 
     def __init__(self, folder: Path, identity: str, max_bytes: int) -> None:
-        """`max_bytes` bounds the files of all identities in the folder."""
+        """`max_bytes` limits the files of all identities in the folder."""
         self.root = folder
         self.identity = identity
         self.max_bytes = max_bytes
         self._own = folder / identity
         self._lock = threading.Lock()
         self._names: set[tuple[str, bytes]] = set()
-        self._size = 0  # of all files, as far as this process knows
+        self._size = 0  # size of all files known to this process
         self._unseen = 0  # bytes written since the last listing
         self._looked = self._refused = -_PATIENCE
         self._trimming = threading.Lock()
         self.n_damaged = 0
-        self.refusal: str | None = None  # reason why the last write was skipped
+        self.refusal: str | None = None  # reason for skipping the last write
         for path in (folder, self._own):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._survey()
@@ -99,21 +98,21 @@ class PageFolder:
 
     @property
     def n_bytes(self) -> int:
-        """Return the size of all files, as far as this process knows."""
+        """Size of all files known to this process."""
         return self._size
 
     def has(self, kind: str, digest: bytes) -> bool:
-        """Return True if a file exists, as far as this process knows."""
+        """Return True if a file exists."""
         if (kind, digest) in self._names:
             return True
-        # Another process may have written it since.
+        # Another process may have written the file.
         if self._path(kind, digest).exists():
             self._names.add((kind, digest))
             return True
         return False
 
     def read(self, kind: str, digest: bytes) -> Bytes | None:
-        """Return the payload of a file; None if it is missing or invalid."""
+        """Return the payload of a file, or None if it is missing or invalid."""
         path = self._path(kind, digest)
         try:
             return _parse(read_regular_file(path), self.identity, kind, digest)
@@ -121,7 +120,7 @@ class PageFolder:
             self._forget(kind, digest)
             return None
         except ValueError:
-            # A folder of that name is not a corrupt file: it stays, and would count again at every miss.
+            # A folder with this name is not a corrupt file. It is never removed, so it is not counted at each miss.
             self.n_damaged += not path.is_dir()
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -129,11 +128,11 @@ class PageFolder:
             return None
 
     def write(self, kind: str, digest: bytes, data: Bytes, depth: int = 0) -> bool:
-        """Write a file unless it exists; False, with the reason in `refusal`, if there is no room for it.
+        """Write a file unless it exists. If there is no room, return False and set `refusal`.
 
-        `depth` is the number of pages before it: the ends of texts are evicted first.
+        `depth` is the number of preceding pages: the last pages of a prompt are evicted first.
         """
-        # Check the file itself: another process may have removed it.
+        # Check the file itself, because another process may have removed it.
         if self.touch(kind, digest, depth):
             return True
         self._forget(kind, digest)
@@ -158,7 +157,7 @@ class PageFolder:
         return True
 
     def erase(self, kind: str, digest: bytes) -> None:
-        """Remove a file, pinned or not."""
+        """Remove a file, even if it is pinned."""
         path = self._path(kind, digest)
         for one in (path, path.with_name(path.name + _PIN)):
             with contextlib.suppress(OSError):
@@ -168,8 +167,8 @@ class PageFolder:
     def touch(self, kind: str, digest: bytes, depth: int) -> bool:
         """Record a use; return True if the file exists.
 
-        A page ranks one second below its parent: it is evicted first and never stays alone. A system prompt has a
-        negative depth, which ranks above all others.
+        A page ranks one second below its parent, so it is evicted first and never remains alone. Pages of a system
+        prompt have a negative depth and rank above all others.
         """
         now = time.time()
         try:
@@ -179,16 +178,16 @@ class PageFolder:
         return True
 
     def look(self) -> None:
-        """List the folder, which other processes write to and clear."""
+        """List the folder again, to find changes by other processes."""
         self._survey()
 
     def pin(self, kind: str, digest: bytes) -> None:
-        """Pin a file: it is kept until it is cleared by name."""
+        """Pin a file, which protects it from eviction."""
         path = self._path(kind, digest)
         path.with_name(path.name + _PIN).touch(mode=0o600)
 
     def measured_rate(self, n_bytes: int = 8 << 20) -> float:
-        """Return the measured read rate of this disk in bytes per second, without the page cache where possible."""
+        """Return the measured read rate of the disk in bytes per second, bypassing the page cache where possible."""
         path = self._own / f"speed.{os.getpid()}.tmp"
         try:
             with path.open("wb", buffering=0) as file:
@@ -218,7 +217,7 @@ class PageFolder:
             self._names.discard((kind, digest))
 
     def _survey(self) -> list[PageFile]:
-        """List all files, and remove temporary files of killed writers."""
+        """List all files, and remove temporary files of killed processes."""
         files = list(stored_pages(self.root))
         with self._lock:
             self._size = sum(file.n_bytes for file in files)
@@ -233,7 +232,7 @@ class PageFolder:
 
     def _make_room(self, n_bytes: int) -> bool:
         if n_bytes > self.max_bytes:
-            self.refusal = f"a page takes {n_bytes} bytes, and the folder may take {self.max_bytes}"
+            self.refusal = f"a page takes {n_bytes} bytes, but the limit of the folder is {self.max_bytes}"
             return False
         with self._trimming:
             now = time.monotonic()
@@ -251,12 +250,12 @@ class PageFolder:
             free = status.f_bavail * status.f_frsize
             floor = min(_ENOUGH_FREE, int(_MIN_FREE_SHARE * status.f_blocks * status.f_frsize))
             if free - n_bytes < floor:
-                self.refusal = f"{free} bytes are free on the disk of {self.root}, and {floor} stay free"
+                self.refusal = f"the disk of {self.root} has {free} bytes free, but {floor} must stay free"
                 return False
         return True
 
     def _trim(self, max_bytes: int) -> None:
-        """Remove the least recently used files of all identities until they take at most `max_bytes`."""
+        """Remove the least recently used files of all identities until at most `max_bytes` remain."""
         for file in sorted(self._survey(), key=lambda file: file.rank):
             if self._size <= max_bytes:
                 return
@@ -265,9 +264,9 @@ class PageFolder:
             try:
                 file.path.unlink()
             except FileNotFoundError:
-                pass  # another process removed it first
+                pass  # another process removed the file first
             except OSError:
-                continue  # it stays and counts
+                continue  # the file remains and counts
             with self._lock:
                 self._size -= file.n_bytes
                 if file.identity == self.identity:
@@ -275,7 +274,7 @@ class PageFolder:
 
 
 def stored_pages(folder: Path) -> Iterator[PageFile]:
-    """Yield the files of all identities in a folder, except files that vanish meanwhile."""
+    """Yield the files of all identities in a folder."""
     for path in folder.glob("*/*/*"):
         found = _NAME.fullmatch(path.name)
         if found is None:
@@ -299,17 +298,17 @@ def _head(identity: str, kind: str, digest: bytes, payload: bytes) -> bytes:
 
 
 def _parse(data: bytes, identity: str, kind: str, digest: bytes) -> Bytes:
-    """Return the payload of a file. ValueError with the reason if its header does not match its name."""
+    """Return the payload of a file. ValueError with the reason if the file is invalid or does not match its name."""
     head, end = data[: _HEAD.size], _HEAD.size + _SUM
     if len(data) < end or _sum(head) != data[_HEAD.size : end]:
-        raise ValueError("its header is torn or damaged")
+        raise ValueError("truncated or damaged header")
     magic, version, its, its_kind, its_digest, n_bytes, checksum = _HEAD.unpack(head)
     if magic != _MAGIC or version != _VERSION:
-        raise ValueError("it is of another version")
+        raise ValueError("unsupported version")
     named = (identity.encode(), kind.encode(), digest)
     if (its.rstrip(b"\0"), its_kind.rstrip(b"\0"), its_digest[: len(digest)]) != named:
-        raise ValueError("it is of another text or another model than its name says")
+        raise ValueError("header does not match the file name")
     payload = memoryview(data)[end:]
     if len(payload) != n_bytes or _sum(payload) != checksum:
-        raise ValueError("its content is torn or damaged")
+        raise ValueError("truncated or damaged content")
     return np.frombuffer(payload, np.uint8)

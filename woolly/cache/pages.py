@@ -1,4 +1,4 @@
-"""PagePool: reference counts of cache pages, and LRU eviction of unused pages."""
+"""PagePool: allocation, reference counts and LRU eviction of cache pages."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ _AHEAD = 4  # prefetching may evict a quarter of the pool
 class PagePool:
     """Allocates page numbers and counts their users.
 
-    Pages with several users and pages in the prefix index are full. Full pages are never written again, so
-    sharing needs no copy. A page without users keeps its content until its memory is needed; the least recently used
-    page is evicted first, and prefetched pages before all others.
+    Shared pages and pages in the prefix index are full and never written again, so sharing needs no copy. A page
+    without users retains its content until its memory is needed. The least recently used page is evicted first,
+    prefetched pages before all others.
     """
 
     def __init__(self, n_pages: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
-        """Requests continue only where recurrent state (`needs_state`) and the pages of all `windows` are kept too."""
+        """With `needs_state` and `windows`, a cached prefix is only reusable together with recurrent state and window
+        pages.
+        """
         self.n_pages = n_pages
         self.index = PrefixIndex(4 * n_pages, needs_state, windows)
         for pool in windows:
             pool.early = self.index.early
         self._users = [0] * n_pages
         self._blank = list(range(n_pages - 1, -1, -1))
-        self._idle: OrderedDict[int, None] = OrderedDict()  # in the index and without users; least recently used first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # indexed pages without users, in LRU order
 
     @property
     def n_free(self) -> int:
-        """Number of pages without users, in the index or not."""
+        """Number of pages without users."""
         return len(self._blank) + len(self._idle)
 
     def n_users(self, page: int) -> int:
@@ -42,18 +44,17 @@ class PagePool:
         return self._users[page]
 
     def room_ahead(self, found: Iterable[int]) -> int:
-        """Return the number of pages that may be prefetched after the found ones.
+        """Return the number of pages that may be prefetched in addition to the found pages.
 
-        Prefetching evicts at most a quarter of the pool, regardless of the number of texts: each replaces
-        the previous one.
+        Prefetching evicts at most a quarter of the pool, regardless of the number of prompts.
         """
         n_early = sum(page in self.index.early for page in found)
         return max(len(self._blank), self.n_pages // _AHEAD - n_early)
 
     def take(self, n: int, is_early: bool = False) -> list[int]:
-        """Allocate n pages; the caller has checked `n_free`. Early (prefetched) pages are evicted first."""
+        """Allocate n pages, at most `n_free`. Early (prefetched) pages are evicted first."""
         if n > self.n_free:
-            raise ValueError(f"{n} pages were asked for, {self.n_free} are free")
+            raise ValueError(f"requested {n} pages, but only {self.n_free} are free")
         pages = [self._blank.pop() if self._blank else self._evict() for _ in range(n)]
         for page in pages:
             self._users[page] = 1
@@ -61,7 +62,7 @@ class PagePool:
         return pages
 
     def share(self, pages: Sequence[int], is_early: bool = False) -> None:
-        """Add a user to pages found in the index. A prefetch leaves early pages early."""
+        """Add a user to indexed pages. Prefetching keeps early pages early."""
         if not is_early:
             self.index.early.difference_update(pages)
         for page in pages:
@@ -77,7 +78,7 @@ class PagePool:
             self._blank.append(replaced)
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Remove a user, from the last page to the first: a page is found only through the pages before it."""
+        """Remove a user, starting with the last page, because a page can only be found through the pages before it."""
         for page in reversed(pages):
             self._users[page] -= 1
             if self._users[page] > 0:
@@ -91,7 +92,7 @@ class PagePool:
                 self._idle.move_to_end(page, last=False)
 
     def forget(self, pages: Sequence[int]) -> int:
-        """Remove the unused ones of some pages from the index; return their number."""
+        """Remove unused pages from the index; return their number."""
         idle = [page for page in pages if page in self._idle]
         for page in reversed(idle):
             del self._idle[page]

@@ -1,4 +1,4 @@
-"""PrefixIndex: finds full cache pages by the digest of their tokens, and reports the reasons of misses."""
+"""PrefixIndex: finds full cache pages by the digest of their tokens, and reports the reasons for misses."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ from woolly.runtime import PAGE_SIZE
 if TYPE_CHECKING:
     from woolly.cache.sliding_window import WindowPool
 
-ROOT = b""  # parent of the first page, unless the request has a salt
+ROOT = b""  # parent of the first page of a request without salt
 
-# A cryptographic digest over all tokens so far: collisions cannot be crafted.
+# A cryptographic digest over all tokens so far, so collisions cannot be crafted.
 _DIGEST_BYTES = 20
 
-# Maximum pages compared to find where a request diverged: thousands may follow one prefix.
+# Maximum number of pages to compare in search of the divergence: a prefix may have thousands of continuations.
 _MAX_COMPARED = 64
 
 
 @dataclass(frozen=True)
 class PrefixReport:
-    """Result of one request's lookup in the prefix cache.
+    """Result of a prefix cache lookup.
 
-    The reason says why the rest was computed: None if everything shareable was cached (the last token never is, because
-    its logits are needed), "short" (no full page), "cold" (no cached prefix), "diverged at token N",
-    "ended at token N" (the cached text agrees, but is shorter), "unsaved at token N" (the pages up to there are cached,
-    but not the recurrent state after them, or the window's pages), "evicted" (it was cached before),
-    "recomputed" (the request needs every row: log-probabilities of the prompt, or hooks).
+    The reason explains why the rest was computed:
+    - None: all shareable tokens were cached (the last token is always computed because its logits are needed);
+    - "short": the prompt has no full page;
+    - "cold": no prefix was cached;
+    - "diverged at token N";
+    - "ended at token N": the cached tokens match, but are fewer;
+    - "unsaved at token N": the pages are cached, but not the recurrent state or the pages of a window;
+    - "evicted": the prefix was cached before;
+    - "recomputed": the request needs every row, for prompt log-probabilities or hooks.
     """
 
     hit_tokens: int
@@ -47,9 +51,9 @@ class PrefixStats:
     hit_tokens: int
     miss_tokens: int
     evictions: int
-    cached_pages: int  # in the index, used or not
-    snapshots: int  # recurrent states in the index, used or not; 0 for models without
-    reasons: Mapping[str, int]  # requests by the first word of their reason; "complete" for None
+    cached_pages: int  # pages in the index
+    snapshots: int  # recurrent states in the index; 0 for models without recurrent state
+    reasons: Mapping[str, int]  # number of requests by the first word of the reason; "complete" for None
 
 
 @dataclass(frozen=True)
@@ -60,24 +64,24 @@ class _Entry:
 
 
 def page_digest(parent: bytes, tokens: Sequence[int], rows: bytes = b"") -> bytes:
-    """Return the digest of a page: its tokens, all tokens before them, and the image `rows` among them."""
+    """Return the digest of a page: its tokens, all preceding tokens, and the image `rows` in it."""
     return hashlib.blake2b(parent + array("i", tokens).tobytes() + rows, digest_size=_DIGEST_BYTES).digest()
 
 
 class PrefixIndex:
-    """Maps page digests to page numbers, and to slots with the recurrent state after the page, if saved.
+    """Maps page digests to pages, and to slots with a snapshot of the recurrent state after the page.
 
-    A recurrent model can continue only at such a snapshot.
+    A recurrent model can only continue at a snapshot.
     """
 
     def __init__(self, max_ghosts: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
         self.needs_state = needs_state
-        self.early: set[int] = set()  # prefetched pages that no answer has used: evicted first
+        self.early: set[int] = set()  # prefetched pages that no request has used, which are evicted first
         self._windows = windows
-        self.on_lost_state: Callable[[int], None] = lambda slot: None  # called with each dropped snapshot
+        self.on_lost_state: Callable[[int], None] = lambda slot: None  # called for each dropped snapshot
         self._saved: dict[bytes, int] = {}  # slots with the state after a page
-        self._digests: dict[int, bytes] = {}  # the digest of each slot in `_saved`
-        self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests whose state was evicted, oldest first
+        self._digests: dict[int, bytes] = {}  # digest of each slot in `_saved`
+        self._lost: OrderedDict[bytes, None] = OrderedDict()  # digests with evicted state, oldest first
         self._pages: dict[bytes, int] = {}
         self._entries: dict[int, _Entry] = {}
         self._children: dict[bytes, dict[bytes, int]] = {ROOT: {}}
@@ -95,15 +99,15 @@ class PrefixIndex:
         return slot in self._digests
 
     def state_after(self, digest: bytes) -> int | None:
-        """Return the slot with the state after a page, if it was saved."""
+        """Return the slot with the state after a page, or None."""
         return self._saved.get(digest)
 
     def is_early(self, slot: int) -> bool:
-        """Return True if a snapshot follows a page that was read ahead."""
+        """Return True if the page of a snapshot was prefetched."""
         return self._pages.get(self._digests[slot], -1) in self.early
 
     def save(self, digest: bytes, slot: int) -> bool:
-        """Make a slot the snapshot after a page; False if the page has one, or is not in the index."""
+        """Save a slot as the snapshot after a page. Return False if the page already has one or is not in the index."""
         if digest in self._saved or digest not in self._pages or slot in self._digests:
             return False
         self._saved[digest] = slot
@@ -112,7 +116,7 @@ class PrefixIndex:
         return True
 
     def forget_state(self, slot: int, is_evicted: bool = True) -> None:
-        """Remove a snapshot; evicted ones are remembered for reports."""
+        """Remove a snapshot. Evicted snapshots are remembered for reports."""
         digest = self._digests.pop(slot)
         del self._saved[digest]
         if is_evicted:
@@ -122,16 +126,16 @@ class PrefixIndex:
         self.on_lost_state(slot)
 
     def page_of(self, digest: bytes) -> int | None:
-        """Return the page with a digest, if it is in the index."""
+        """Return the page with a digest, or None."""
         return self._pages.get(digest)
 
     def was_evicted(self, digest: bytes) -> bool:
-        """Return True if a page was in the index before: it is needed a second time."""
+        """Return True if a page was evicted from the index."""
         return digest in self._ghosts
 
     def stored(self) -> list[tuple[bytes, int]]:
-        """Return the digests and depths of all pages: the latest text first, each from its beginning."""
-        parents = {entry.digest: entry.parent for entry in self._entries.values()}  # in the order of publishing
+        """Return the digests and depths of all pages, latest prompt first and each prompt from its start."""
+        parents = {entry.digest: entry.parent for entry in self._entries.values()}  # in order of publication
         depths: dict[bytes, int] = {}
         for last in reversed(parents):
             text = []
@@ -144,7 +148,7 @@ class PrefixIndex:
         return list(depths.items())
 
     def find(self, digests: Sequence[bytes]) -> list[int]:
-        """Return the pages of the longest prefix that is in the index and can be continued."""
+        """Return the pages of the longest cached prefix at which a request can continue."""
         pages = self.known(digests)
         n, before = len(pages), -1
         while n != before:
@@ -156,7 +160,7 @@ class PrefixIndex:
         return pages[:n]
 
     def known(self, digests: Sequence[bytes]) -> list[int]:
-        """Return the pages of the longest prefix that is in the index."""
+        """Return the pages of the longest cached prefix."""
         pages = []
         for digest in digests:
             page = self._pages.get(digest)
@@ -166,9 +170,10 @@ class PrefixIndex:
         return pages
 
     def add(self, page: int, parent: bytes, digest: bytes, tokens: Sequence[int]) -> int | None:
-        """Add a full page. If another page has the same digest, the index keeps it, unless windows lost it.
+        """Add a full page.
 
-        In that case, return the page that was replaced.
+        If another page has the same digest, the index keeps it, unless its window pages are lost. Return the replaced
+        page, or None.
         """
         if page in self._entries:
             return None
@@ -201,7 +206,7 @@ class PrefixIndex:
     def report(
         self, tokens: Sequence[int], digests: Sequence[bytes], n_hit_pages: int, reuse: bool, root: bytes = ROOT
     ) -> PrefixReport:
-        """Count a request's lookup, and report the reason of a miss. `root` is the parent of its first page."""
+        """Record a lookup and return its report. `root` is the parent of the first page."""
         hit = n_hit_pages * PAGE_SIZE
         reason = self._reason(tokens, digests, n_hit_pages, root) if reuse else "recomputed"
         self._hit_tokens += hit
@@ -210,7 +215,7 @@ class PrefixIndex:
         return PrefixReport(hit, len(tokens) - hit, reason)
 
     def stats(self) -> PrefixStats:
-        """Return the counts so far."""
+        """Return the counts since the start."""
         return PrefixStats(
             self._hit_tokens,
             self._miss_tokens,

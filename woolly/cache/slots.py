@@ -1,4 +1,4 @@
-"""SlotPool: reference counts of recurrent state slots, and LRU eviction of snapshots."""
+"""SlotPool: allocation, reference counts and LRU eviction of recurrent state slots."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 class SlotPool:
     """Allocates slot numbers and counts their users.
 
-    A slot is blank, in use, or an idle snapshot: the state after a full page, which the prefix index finds by that
-    page's digest. A snapshot is never written, because a run writes no slot that it reads: requests share it without
-    a copy. If no slot is blank, the least recently used idle snapshot is evicted, prefetched ones first.
+    A slot is blank, in use, or an idle snapshot, which the prefix index finds by the digest of its page. A run never
+    writes a slot that it reads, so requests share snapshots without a copy. If no slot is blank, the least recently
+    used idle snapshot is evicted, prefetched snapshots before all others.
     """
 
     def __init__(self, n_slots: int, index: PrefixIndex) -> None:
         self.n_slots = n_slots
         self._index = index
         self._users = [0] * n_slots
-        # The last released slot is reused first: slots that were never used take no memory.
+        # Reuse the last released slot first: unused slots take no memory.
         self._blank = list(range(n_slots - 1, -1, -1))
-        self._idle: OrderedDict[int, None] = OrderedDict()  # snapshots without users; least recently used first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # snapshots without users, in LRU order
         index.on_lost_state = self._lose
 
     @property
     def n_free(self) -> int:
-        """Number of slots without users, snapshots or not."""
+        """Number of slots without users."""
         return len(self._blank) + len(self._idle)
 
     def n_users(self, slot: int) -> int:
@@ -36,7 +36,7 @@ class SlotPool:
         return self._users[slot]
 
     def take(self) -> int:
-        """Allocate a slot; the caller has checked `n_free`."""
+        """Allocate a slot; `n_free` must be positive."""
         if not self._blank:
             if not self._idle:
                 raise ValueError(f"all {self.n_slots} slots are in use")
@@ -47,13 +47,13 @@ class SlotPool:
         return slot
 
     def share(self, slot: int) -> None:
-        """Add a user to a snapshot found in the index."""
+        """Add a user to a snapshot in the index."""
         if self._users[slot] == 0:
             del self._idle[slot]
         self._users[slot] += 1
 
     def give_back(self, slot: int) -> None:
-        """Remove a user; a snapshot without users stays idle."""
+        """Remove a user. A snapshot without users becomes idle."""
         self._users[slot] -= 1
         if self._users[slot] == 0:
             if self._index.knows_state(slot):
@@ -62,7 +62,7 @@ class SlotPool:
                 self._blank.append(slot)
 
     def discard(self, slot: int) -> None:
-        """Drop a snapshot that a later one replaces, unless a request uses it."""
+        """Drop a replaced snapshot, unless a request uses it."""
         if slot in self._idle:
             self._index.forget_state(slot, is_evicted=False)
 

@@ -1,3 +1,3 @@
-"""THIS COMPUTER: cores, memory, name, and what else runs on it."""
+"""Hardware and operating system: cores, memory, processes and other load."""
 
 __all__: list[str] = []

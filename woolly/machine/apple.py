@@ -1,4 +1,4 @@
-"""Cores, memory and processes as functions of macOS report them, because Python has none. Asked on macOS alone."""
+"""Cores, memory and processes on macOS, from system functions that Python does not provide."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RUSAGE_INFO_V0 = 0
 
 
 class _Pages(ctypes.Structure):
-    # vm_statistics64 of <mach/vm_statistics.h>, in its first form, which all versions of macOS fill in.
+    # First version of vm_statistics64 in <mach/vm_statistics.h>, which all versions of macOS fill.
     _fields_ = (
         [(name, ctypes.c_uint32) for name in ("free", "active", "inactive", "wired")]
         + [
@@ -36,7 +36,7 @@ class _Pages(ctypes.Structure):
 
 
 class _Usage(ctypes.Structure):
-    # rusage_info_v0 of <sys/resource.h>.
+    # rusage_info_v0 in <sys/resource.h>
     _fields_ = [("uuid", ctypes.c_uint8 * 16)] + [
         (name, ctypes.c_uint64)
         for name in (
@@ -56,12 +56,12 @@ class _Usage(ctypes.Structure):
 
 @cache
 def _system() -> Any:
-    """The C library, which has the functions of the kernel and of libproc as well."""
+    """Return the C library, which includes kernel and libproc functions."""
     return ctypes.CDLL(None)
 
 
 def fast_cores() -> int | None:
-    """Physical cores of the fastest kind, which are all of them on a machine with one kind; None if not known."""
+    """Return the number of physical cores of the fastest type, or None if unknown."""
     for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
         value, size = ctypes.c_int32(), ctypes.c_size_t(4)
         failed = _system().sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
@@ -71,9 +71,9 @@ def fast_cores() -> int | None:
 
 
 def free_pages() -> int | None:
-    """Pages that are free or can be had at once: those of files and those that programs gave up. None if not known.
+    """Return the number of free or reclaimable pages (file cache and purgeable memory), or None if unknown.
 
-    Not the inactive ones: many of them are data of programs, which would have to be compressed or written first.
+    Inactive pages are excluded: many contain program data that would have to be compressed or swapped out.
     """
     system = _system()
     system.mach_host_self.restype = ctypes.c_uint32
@@ -86,18 +86,18 @@ def free_pages() -> int | None:
 
 
 def footprint(pid: int) -> int:
-    """Bytes of memory that a process of the same user holds; 0 if it has ended."""
+    """Return the memory of a process of the same user in bytes; 0 if it has ended."""
     usage = _Usage()
     failed = _system().proc_pid_rusage(pid, _RUSAGE_INFO_V0, ctypes.byref(usage))
     return 0 if failed else int(usage.footprint)
 
 
 def child_ids(pid: int) -> list[int]:
-    """Processes that a process has started and not waited for."""
+    """Return the unreaped child processes of a process."""
     most = 64
     while True:
         found = (ctypes.c_int32 * most)()
         count = _system().proc_listchildpids(pid, found, ctypes.sizeof(found))
         if count < most:
             return [int(child) for child in found[: max(0, count)]]
-        most *= 2  # a full list may lack some
+        most *= 2  # a full list may be incomplete

@@ -1,4 +1,4 @@
-"""Load that other programs and the disk put on a measurement."""
+"""Load of other programs and of the disk during a measurement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-# Less than this is what a quiet machine does by itself.
+# Background load of an idle machine.
 NOTABLE = 0.1
 
 
 class OtherLoad:
-    """Other programs' share of the cores' time within a `with` block; None if the system does not report it."""
+    """Share of CPU time used by other programs during a `with` block; None if the system does not report it."""
 
     share: float | None = None
 
@@ -30,12 +30,12 @@ class OtherLoad:
         if busy is None or after is None or elapsed <= 0:
             return
         others = (after - busy) - (time.process_time() - own)
-        # Linux counts in hundredths of a second, so the share of a short time is only roughly known.
+        # Linux counts in hundredths of a second, so the share of a short block is imprecise.
         self.share = round(min(1.0, max(0.0, others / (elapsed * (os.cpu_count() or 1)))), 2)
 
 
 def cpu_wait_seconds() -> float:
-    """Seconds that threads of this process were ready to run and had no core; 0 if the system does not report it."""
+    """Return the seconds that runnable threads of this process waited for a core; 0 if not reported."""
     total = 0
     for path in Path("/proc/self/task").glob("*/schedstat") if sys.platform == "linux" else ():
         try:
@@ -46,7 +46,7 @@ def cpu_wait_seconds() -> float:
 
 
 def disk_bytes() -> int:
-    """Bytes that this process had read from the disk so far; 0 if the system does not report it."""
+    """Return the bytes that this process has read from disk; 0 if the system does not report it."""
     try:
         listing = Path("/proc/self/io").read_text()
         return int(next(line for line in listing.splitlines() if line.startswith("read_bytes:")).split()[1])
@@ -55,7 +55,7 @@ def disk_bytes() -> int:
 
 
 def _busy_seconds() -> float | None:
-    """Busy seconds of all cores together since the machine started, as Linux counts them."""
+    """Return the busy seconds of all cores since the machine started, as reported by Linux."""
     if sys.platform == "win32":
         return None
     try:

@@ -1,20 +1,20 @@
-"""BLAS: the threads that NumPy starts for its products as it is imported."""
+"""BLAS threads, which NumPy starts on import."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-# What OpenBLAS, which NumPy's wheels bring, reads as it is loaded, the first that is set.
+# Environment variables of OpenBLAS in NumPy's wheels, in order of precedence.
 _SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def import_numpy(backend: str | None) -> None:
-    """Imports NumPy with one BLAS thread.
+    """Import NumPy with a single BLAS thread.
 
-    Nothing if NumPy is imported already, if the environment sets a number of threads, or for the reference backend.
-    The other backends compute with threads of their own; spectra of audio, which NumPy computes, take one. To start
-    one for each core takes 60 ms on two cores. A library leaves this to the program that it is a part of.
+    Does nothing if NumPy is already imported, if the environment sets a number of threads, or for the reference
+    backend. Other backends have their own threads, and audio spectra in NumPy need only one. Starting a thread per core
+    takes 60 ms on two cores. Only programs call this, not the library.
     """
     if backend == "reference" or "numpy" in sys.modules or any(name in os.environ for name in _SETTINGS):
         return
@@ -22,4 +22,4 @@ def import_numpy(backend: str | None) -> None:
     try:
         import numpy  # noqa: F401  (only for its threads)
     finally:
-        del os.environ[_SETTINGS[0]]  # not for the programs that this one starts, such as MCP servers
+        del os.environ[_SETTINGS[0]]  # child processes, such as MCP servers, must not inherit the variable

@@ -1,4 +1,4 @@
-"""MemoryEstimate of whether a model of some size fits this machine."""
+"""Estimate of whether a model of a given size fits this machine."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Literal
 
 Fit = Literal["yes", "tight", "too large"]
 
-# What a model takes beside its weights: the cache of a few thousand tokens, buffers, the process.
+# Memory in addition to the weights: a cache for a few thousand tokens, buffers, the process.
 _BESIDE, _SHARE = 400_000_000, 1.1
-_EASE = 0.85  # of the memory that is free: the rest is for other programs
+_EASE = 0.85  # share of the free memory to use; the rest is for other programs
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The memory and the disk that a model could take, in bytes."""
+    """Memory and disk space for models, in bytes."""
 
-    memory: int  # free for this process, a GPU's included
-    total: int  # of the machine, a GPU's included
-    disk: int  # free where models are kept
+    memory: int  # free memory for this process, including GPUs
+    total: int  # total memory of the machine, including GPUs
+    disk: int  # free disk space in the models folder
 
     def fit(self, n_bytes: int, *, is_here: bool = False) -> Fit:
-        """Returns how a file of this size fits: `tight` if other programs must give way, or little is left.
+        """Return whether a file of this size fits; "tight" if little memory is left or other programs must free some.
 
-        `is_here` says that the file is on the disk already.
+        `is_here`: the file is already on the disk.
         """
         wanted = n_bytes * _SHARE + _BESIDE
         if wanted > self.total or (n_bytes > self.disk and not is_here):

@@ -1,4 +1,4 @@
-"""Default number of threads of a computation."""
+"""Default number of compute threads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from woolly.machine import apple, windows
 
 
 def default_threads() -> int:
-    """Physical cores that this process may use: affinity and cgroup quota respected, hyper-threads counted once.
+    """Return the number of usable physical cores, within CPU affinity and cgroup quota.
 
-    On macOS and Windows those of the fastest kind alone: at each barrier all threads wait for the slowest.
+    On macOS and Windows, only cores of the fastest type count: at each barrier, all threads wait for the slowest.
     """
     if sys.platform == "darwin":
         return apple.fast_cores() or os.cpu_count() or 1
@@ -31,7 +31,7 @@ def _siblings(cpu: int) -> str:
 
 
 def _quota() -> int:
-    """Whole CPUs that the cgroup grants; a large number if it grants all."""
+    """Return the cgroup's CPU quota, rounded to CPUs, or a large number if there is no quota."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, round(int(quota) / int(period)))

@@ -1,4 +1,4 @@
-"""The name of this machine's processor."""
+"""Name of the processor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """The processor's model name, or the name of its instruction set if the system reports no more."""
+    """Return the processor's model name, or its instruction set if the system does not report the name."""
     for command in (["lscpu"], ["sysctl", "machdep.cpu.brand_string"]):
         try:
             done = subprocess.run(

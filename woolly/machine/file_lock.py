@@ -1,4 +1,4 @@
-"""A file lock between processes, released when its process ends."""
+"""File lock between processes, released when its process ends."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ POLL_SECONDS = 0.1
 
 @contextlib.contextmanager
 def file_lock(lock: Path, while_waiting: Callable[[], None]) -> Iterator[IO[bytes]]:
-    """Holds the lock for the block, and calls `while_waiting` until it is free; yields the locked file.
+    """Acquire the lock for the block, calling `while_waiting` until it is free; yield the locked file.
 
-    The empty file stays: another process may be waiting on it.
+    The empty file is not removed, because another process may be waiting for it.
     """
     with lock.open("ab") as file:
         while not _is_ours(file):
@@ -33,7 +33,7 @@ def file_lock(lock: Path, while_waiting: Callable[[], None]) -> Iterator[IO[byte
 if sys.platform == "win32":
 
     def _is_ours(file: IO[bytes]) -> bool:
-        """Takes the lock if it is free, until the file is closed. It covers one byte, which need not exist."""
+        """Try to acquire the lock until the file is closed. The lock covers one byte, which need not exist."""
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except PermissionError:
@@ -43,7 +43,7 @@ if sys.platform == "win32":
 else:
 
     def _is_ours(file: IO[bytes]) -> bool:
-        """Takes the lock if it is free, until the file is closed."""
+        """Try to acquire the lock until the file is closed."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

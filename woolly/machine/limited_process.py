@@ -1,7 +1,7 @@
-"""Bounded children: a process of Python's own that does one dangerous thing under limits of memory and time.
+"""Python subprocesses with memory and time limits, for untrusted input.
 
-No thread can stop native code that loops, or survive its abort, so a child does such work. Its script is run by path,
-imports nothing of woolly, and limits itself by `process_limits.py`, whose path its order names.
+Threads cannot interrupt native code or survive its abort, so a subprocess runs it. The script is run by path, imports
+nothing from woolly, and limits itself with `process_limits.py`, whose path is part of its input.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import subprocess
 
 LIMITS = Path(__file__).with_name("process_limits.py")
-_LOOK = 0.02  # seconds between two looks at a child's memory: enough for 100 MB more at the speed of memory
+_LOOK = 0.02  # polling interval for a child's memory in seconds; up to 100 MB can be allocated in between
 _LOOK_FOR_CALLER = 0.25
-_PIECE = 1 << 16  # bytes that are read at once
+_PIECE = 1 << 16  # bytes per read
 
-# What the child's environment has of this one: what a loader of libraries needs. Keys and tokens stay here.
+# Environment variables for the child, as required by the dynamic loader. Keys and tokens are not passed on.
 _NEEDED = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
-# Set when the caller of the current context has gone, such as a client; its children are killed then.
+# Set when the client of the current context disconnects, which kills the children of the context.
 abandoned: ContextVar[Event | None] = ContextVar("woolly_abandoned", default=None)
 
 
@@ -38,10 +38,11 @@ def can_start() -> bool:
 
 
 def run_limited(script: Path, order: bytes, *, memory: int, patience: float, max_output_bytes: int) -> bytes | None:
-    """Returns what a child wrote; None if it failed, crashed, or passed a limit. OSError if no process can start.
+    """Return the output of a child process, or None if it failed, crashed or exceeded a limit. OSError if it cannot
+    start.
 
-    `patience` are seconds on the clock, `max_output_bytes` bytes. The child limits its memory and its processor time by
-    itself, except on macOS. It is killed if `abandoned` is set.
+    `patience` is the time limit in seconds. The child limits its memory and CPU time, except on macOS. It is killed
+    when `abandoned` is set.
     """
     import subprocess  # few starts need it
 
@@ -65,9 +66,9 @@ def run_limited(script: Path, order: bytes, *, memory: int, patience: float, max
 def wait_for(
     child: subprocess.Popen[bytes], order: bytes, *, memory: int, patience: float, max_output_bytes: int
 ) -> bytes | None:
-    """Hands the order to a child and returns what it wrote, at its end.
+    """Send the input to a child and return its output when it ends.
 
-    Kills it, and returns None, if it takes too long or too much memory, or writes too much.
+    Kill the child and return None if it exceeds a limit of time, memory or output.
     """
     from subprocess import TimeoutExpired
 
@@ -82,7 +83,7 @@ def wait_for(
         if written is None:
             child.kill()
         else:
-            with suppress(TimeoutExpired):  # it has closed its output, and goes on
+            with suppress(TimeoutExpired):  # the child closed its output but still runs
                 child.wait(_until(end))
     finally:
         has_ended.set()
@@ -90,12 +91,12 @@ def wait_for(
         if child.poll() is None:
             child.kill()
             written = None
-        feeder.join()  # the pipe breaks when its reader ends
+        feeder.join()  # the pipe breaks when the child ends
     return None if is_killed.is_set() else written
 
 
 def _feed(pipe: IO[bytes], order: bytes) -> None:
-    with suppress(OSError):  # it has ended without reading all
+    with suppress(OSError):  # the child ended without reading all input
         try:
             pipe.write(order)
         finally:
@@ -103,7 +104,7 @@ def _feed(pipe: IO[bytes], order: bytes) -> None:
 
 
 def _drain(pipe: IO[bytes], most: int) -> bytes | None:
-    """Returns what comes until the end; None once it is more than `most` bytes."""
+    """Return all output, or None if it exceeds `most` bytes."""
     written = bytearray()
     while piece := os.read(pipe.fileno(), _PIECE):
         written += piece
@@ -115,8 +116,8 @@ def _drain(pipe: IO[bytes], most: int) -> bytes | None:
 def _watch(
     child: subprocess.Popen[bytes], memory: int, end: float, has_ended: Event, is_killed: Event, left: Event | None
 ) -> None:
-    """Kills a child at its limits, or when its caller leaves."""
-    # Linux and Windows limit the child's memory by themselves. macOS cannot: each process maps hundreds of gigabytes.
+    """Kill a child when it exceeds its limits or when the client disconnects."""
+    # On Linux and Windows, the system limits memory. macOS cannot: each process maps hundreds of gigabytes.
     is_watched = sys.platform == "darwin"
     look = _LOOK if is_watched else _until(end) if left is None else _LOOK_FOR_CALLER
     while not has_ended.wait(min(look, _until(end))):
@@ -128,5 +129,5 @@ def _watch(
 
 
 def _until(end: float) -> float:
-    """Returns the seconds until a time of the monotonic clock, at least 0."""
+    """Return the seconds until a time of the monotonic clock, at least 0."""
     return max(0.0, end - time.monotonic())

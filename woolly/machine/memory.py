@@ -1,4 +1,4 @@
-"""Memory of this machine and of this process."""
+"""Memory of this machine and process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from woolly.machine.windows import free_bytes, peak_bytes, total_bytes
 
 
 def available_memory() -> int:
-    """Bytes that this process could still take: the machine's, or its cgroup's or its own limit if that is less."""
+    """Return the bytes that this process can still allocate, within the limits of machine, cgroup and process."""
     return int(min(_machine_memory(), _own_memory()))
 
 
 def total_memory() -> int:
-    """Bytes of memory that the machine has, or that its cgroup or this process may have if that is less."""
+    """Return the memory of the machine in bytes, within the limits of cgroup and process."""
     if sys.platform == "win32":
         return total_bytes()
     import resource
@@ -33,7 +33,7 @@ def total_memory() -> int:
 
 
 def _own_memory() -> float:
-    """Bytes that `ulimit -v` leaves this process; infinite without such a limit."""
+    """Return the bytes left by `ulimit -v`, or infinity if there is no limit."""
     if sys.platform == "win32":
         return math.inf
     import resource
@@ -43,7 +43,7 @@ def _own_memory() -> float:
 
 
 def _machine_memory() -> int:
-    """Bytes that the machine or the cgroup has left."""
+    """Return the bytes left by the machine or the cgroup."""
     if sys.platform == "win32":
         return free_bytes()
     if sys.platform == "darwin" and (pages := free_pages()) is not None:
@@ -61,8 +61,8 @@ def _machine_memory() -> int:
 
 
 def peak_mib() -> float:
-    """The most memory that this process held at once, mapped files included, in MiB."""
-    # Not by getrusage on Linux: it also counts the parent from which the process was forked.
+    """Return the peak memory of this process in MiB, including mapped files."""
+    # Not getrusage on Linux, which includes the parent from which the process was forked.
     if (peak := _status_mib("VmHWM")) is not None:
         return peak
     if sys.platform == "win32":
@@ -74,22 +74,22 @@ def peak_mib() -> float:
 
 
 def reset_peak() -> bool:
-    """Free unused memory and let the peak begin anew from there; False if the system cannot."""
+    """Free unused memory and reset the peak; return False if the system does not support it."""
     gc.collect()
-    with suppress(AttributeError, OSError, TypeError):  # if the C library has no such function
-        # Memory that was freed is not always given back: it would count for the next measurement.
+    with suppress(AttributeError, OSError, TypeError):  # the C library may not have this function
+        # Freed memory is not always returned to the system and would count in the next measurement.
         ctypes.CDLL(None).malloc_trim(0)
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return False
     peak, resident = _status_mib("VmHWM"), _status_mib("VmRSS")
-    # A system may take the request and do nothing. Both are counted per thread and summed up now and then.
+    # Some systems accept the request without effect. Both values are counted per thread and only synchronized at times.
     return peak is not None and resident is not None and peak < resident + 4
 
 
 def _status_mib(name: str) -> float | None:
-    """A size of this process, as Linux reports it."""
+    """Return a size of this process, as reported by Linux, or None."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""NUMA nodes: CPUs that share a memory of their own."""
+"""NUMA nodes: CPUs with local memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FOLDER = Path("/sys/devices/system/node")
 
 
 def numa_nodes(folder: Path = _FOLDER) -> list[list[int]]:
-    """Returns the CPUs of each node that this process may use; one node if the system names none."""
+    """Return the CPUs per NUMA node that this process may use; a single node if the system reports none."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     found = []
     for path in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
@@ -23,7 +23,7 @@ def numa_nodes(folder: Path = _FOLDER) -> list[list[int]]:
 
 
 def cpu_list(text: str) -> set[int]:
-    """Returns the numbers of a list such as 0-3,8."""
+    """Return the numbers of a list such as 0-3,8."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""Install commands of optional packages: they depend on how Woolly was installed."""
+"""Install commands of optional packages, which depend on how Woolly was installed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from importlib import util
 from pathlib import Path
 
-# `woolly` on the package index is another program, with a package and a command of the same name: no sentence of
-# Woolly may name it to an installer.
+# `woolly` on the package index is another program with a package and command of the same name, so install commands must
+# not contain it.
 DISTRIBUTION = "woolly-llm"
 
-# What an extra of pyproject.toml stands for if this copy has no metadata: a source tree on sys.path.
+# Packages of the extras in pyproject.toml, for a source tree without metadata.
 _PACKAGES = {
     "mcp": "mcp",
     "parquet": "pyarrow",
@@ -25,7 +25,7 @@ _PACKAGES = {
 
 
 def requirement(extra: str) -> str:
-    """Returns the package of an extra with the versions that Woolly takes, such as mcp>=2.3,<3."""
+    """Return the package of an extra with its version range, such as mcp>=2.3,<3."""
     from importlib import metadata  # 30 modules, which a machine with all packages need not wait for
 
     try:
@@ -41,7 +41,7 @@ def requirement(extra: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that adds the package of an extra to the environment that runs this code."""
+    """Return the command that installs the package of an extra into the current environment."""
     quote = '"' if sys.platform == "win32" else "'"
     package = requirement(extra)
     wanted = f"{quote}{package}{quote}" if re.search(r"[<>=!~]", package) else package
@@ -50,13 +50,13 @@ def install_command(extra: str) -> str:
         return f"pipx inject {DISTRIBUTION} {wanted}"
     if (prefix / "uv-receipt.toml").is_file():
         return f"uv tool install {DISTRIBUTION} --with {wanted}"
-    if util.find_spec("pip") is None:  # uv makes environments without it
+    if util.find_spec("pip") is None:  # uv creates environments without pip
         return f"uv pip install --python {_shown(Path(sys.executable))} {wanted}"
     return f"{_pip(prefix)} install {wanted}"
 
 
 def _pip(prefix: Path) -> str:
-    """Returns the pip of this environment as a shell finds it: `pip` if that is the one on the path."""
+    """Return the pip command of this environment as a shell finds it: `pip` if it is on the path."""
     if sys.prefix == sys.base_prefix:
         return "pip"
     scripts = prefix / ("Scripts" if sys.platform == "win32" else "bin")
@@ -67,7 +67,7 @@ def _pip(prefix: Path) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Returns a path, from the working folder if it is below that."""
+    """Return a path, relative to the working folder if it is inside."""
     here = Path.cwd()
     shown = str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
     return f'"{shown}"' if " " in shown else shown

@@ -1,4 +1,4 @@
-"""Limits that a process sets to itself: memory, processor time, priority. Children run it by path, without woolly."""
+"""Limits of a process for itself: memory, CPU time and priority. Subprocesses run this file by path, without woolly."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def limit_process(memory: int, seconds: int) -> None:
-    """Limits the memory and the processor time of this process, and lowers its priority."""
+    """Limit memory and CPU time of this process, and lower its priority."""
     if sys.platform == "win32":
         _limit_by_job(ctypes.windll.kernel32, memory, seconds)
         return
     import resource
 
     limits = {resource.RLIMIT_CPU: seconds, resource.RLIMIT_CORE: 0}
-    if sys.platform != "darwin":  # there a process maps more than any limit from its start; the parent looks instead
+    if sys.platform != "darwin":  # on macOS, every process maps more than any limit; the parent checks memory instead
         limits[resource.RLIMIT_AS] = memory
     for kind, most in limits.items():
         hard = resource.getrlimit(kind)[1]
@@ -25,7 +25,7 @@ def limit_process(memory: int, seconds: int) -> None:
 
 
 class _Limits(ctypes.Structure):
-    # JOBOBJECT_EXTENDED_LIMIT_INFORMATION, whose first nine fields are JOBOBJECT_BASIC_LIMIT_INFORMATION.
+    # JOBOBJECT_EXTENDED_LIMIT_INFORMATION; its first nine fields are JOBOBJECT_BASIC_LIMIT_INFORMATION.
     _fields_ = [
         ("process_time", ctypes.c_int64),
         ("job_time", ctypes.c_int64),
@@ -50,7 +50,7 @@ _BELOW_NORMAL = 0x4000
 
 
 def _limit_by_job(kernel: Any, memory: int, seconds: int) -> None:
-    """Puts this process into a job with limits of Windows. OSError if the system refuses."""
+    """Assign this process to a Windows job with limits. OSError if the system rejects them."""
     kernel.CreateJobObjectW.restype = ctypes.c_void_p
     job = ctypes.c_void_p(kernel.CreateJobObjectW(None, None))
     limits = _Limits(process_time=seconds * 10_000_000, process_memory=memory, priority=_BELOW_NORMAL)
@@ -62,4 +62,4 @@ def _limit_by_job(kernel: Any, memory: int, seconds: int) -> None:
         or not kernel.SetInformationJobObject(job, _EXTENDED_LIMITS, ctypes.byref(limits), size)
         or not kernel.AssignProcessToJobObject(job, this_process)
     ):
-        raise OSError("the system refuses a limit of this process")
+        raise OSError("the system rejected the limits of this process")

@@ -1,4 +1,4 @@
-"""Restart: this process begins anew as itself, with the port that it listens at."""
+"""Restart of this process with the same command and the same listening socket."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from typing import NoReturn
 
 from woolly.machine.apple import child_ids
 
-# systemd's way to hand an open socket to a process: its number, and in the environment for whom it is.
+# systemd's protocol for passing a socket: its file descriptor, and environment variables with the receiving process.
 _SOCKET = 3
 _NAMES = ("LISTEN_PID", "LISTEN_FDS")
 
-# Children of the process that is replaced, which are those of the one that comes after it.
+# Child processes of the replaced process, which the new process inherits.
 _LEFT = "WOOLLY_LEFT"
-_ENDING = 5.0  # seconds that each of them has to end by itself
-# Children that were there before this process had started any: a script may begin some and then become the server.
+_ENDING = 5.0  # seconds until a child is terminated
+# Children that existed before this process started any: a script may start children and then become the server.
 _foreign: set[int] = set()
 
-# When the process began anew, in seconds since 1970, for those that come after it.
+# Times of earlier restarts, in seconds since 1970, for later processes.
 _TIMES = "WOOLLY_RESTARTS"
-# Most restarts within a time: what failed that often fails again.
+# Maximum number of restarts within a period; repeated failures are likely to continue.
 _MAX_RESTARTS, _SECONDS = 5, 1800.0
 
 
 def can_restart() -> bool:
-    """Return True if the system can replace a process, and this one was not replaced too often."""
+    """Return True if the system can replace a process, and this process was not restarted too often."""
     return (
         sys.platform != "win32" and len(sys.orig_argv) > 1 and bool(sys.executable) and len(_recent()) < _MAX_RESTARTS
     )
 
 
 def restart(listener: socket.socket) -> NoReturn:
-    """Replaces this process by one of the same command, which listens at the same socket: no client is refused.
+    """Replace this process with one of the same command and listening socket, so that no client is rejected.
 
-    Whatever else is open, and all threads, end here. A GPU that failed is free again then, as nothing else can make it.
-    OSError if the command is not there any more.
+    All other files and threads are closed, which also frees a failed GPU. OSError if the command no longer exists.
     """
     listing = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
     for number in [int(entry.name) for entry in listing.iterdir()]:
         if number >= _SOCKET:
-            with suppress(OSError):  # that of the listing itself is closed by now
+            with suppress(OSError):  # the descriptor of the listing is already closed
                 os.set_inheritable(number, False)
     os.dup2(listener.fileno(), _SOCKET, inheritable=True)
-    os.set_inheritable(_SOCKET, True)  # dup2 leaves a number that it was given as it is
+    os.set_inheritable(_SOCKET, True)  # dup2 does not change a descriptor that is already number 3
     times = " ".join(f"{one:.0f}" for one in (*_recent(), time.time()))
     environment = {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", _TIMES: times}
     environment[_LEFT] = " ".join(str(pid) for pid in _children() if pid not in _foreign)
@@ -57,9 +56,9 @@ def restart(listener: socket.socket) -> NoReturn:
 
 
 def end_left_children() -> threading.Thread | None:
-    """Ends what the process before a restart had started, such as MCP servers: nobody else would wait for them.
+    """End the children of the process before a restart, such as MCP servers, which no other process would reap.
 
-    Returns the thread that does it; None if there are none. Called before this process starts any of its own.
+    Return the thread that does this, or None if there are none. Call it before this process starts children.
     """
     left = [int(text) for text in os.environ.pop(_LEFT, "").split() if text.isascii() and text.isdigit()]
     mine = set(_children())
@@ -72,13 +71,13 @@ def end_left_children() -> threading.Thread | None:
 
 
 def _end(pids: list[int]) -> None:
-    """Waits for children, which see the end of their input; one that goes on is terminated, then killed."""
-    if sys.platform == "win32":  # which cannot restart
+    """Wait for children, which see the end of their input. Terminate, then kill those that continue."""
+    if sys.platform == "win32":  # Windows cannot restart
         return
-    # The first process of a container gets the orphans of all others, and cannot tell them from what it started.
+    # The first process of a container inherits all orphans and cannot tell them from its own children.
     numbers = (0,) if os.getpid() == 1 else (0, signal.SIGTERM, signal.SIGKILL)
     for pid in pids:
-        with suppress(OSError):  # it is none of this process
+        with suppress(OSError):  # not a child of this process
             for number in numbers:
                 if number:
                     os.kill(pid, number)
@@ -98,20 +97,20 @@ def _has_ended(pid: int) -> bool:
 
 
 def _children() -> list[int]:
-    """Processes that this one has started and not waited for; none if the system does not report them."""
+    """Return the unreaped children of this process; empty if the system does not report them."""
     if sys.platform == "darwin":
         return child_ids(os.getpid())
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
-            # The name is in brackets and may hold anything; behind it are the state and the parent.
+        with suppress(OSError, ValueError, IndexError):  # the process ended meanwhile
+            # The name is in parentheses and may contain anything; state and parent follow it.
             if int(entry.read_text(errors="replace").rpartition(")")[2].split()[1]) == os.getpid():
                 found.append(int(entry.parent.name))
     return found
 
 
 def inherited_socket() -> socket.socket | None:
-    """Returns the socket that `restart`, or systemd, gave this process to listen at; None if there is none."""
+    """Return the listening socket passed by `restart` or systemd, or None."""
     pid, count = (os.environ.pop(name, "") for name in _NAMES)
     if pid != str(os.getpid()) or count != "1":
         return None
@@ -120,7 +119,7 @@ def inherited_socket() -> socket.socket | None:
 
 
 def _recent() -> list[float]:
-    """Returns when the last restarts were."""
+    """Return the times of recent restarts."""
     now = time.time()
     times = [float(text) for text in os.environ.get(_TIMES, "").split() if text.isascii() and text.isdigit()]
     return [one for one in times if now - _SECONDS < one <= now]

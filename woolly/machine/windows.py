@@ -1,4 +1,4 @@
-"""Cores and sizes of memory as functions of Windows report them, because Python has none. Asked on Windows alone."""
+"""Cores and memory sizes on Windows, from system functions that Python does not provide."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 _RELATION_CORE = 0  # RelationProcessorCore
-_THIS_PROCESS = ctypes.c_void_p(-1)  # what GetCurrentProcess returns
+_THIS_PROCESS = ctypes.c_void_p(-1)  # result of GetCurrentProcess
 
 
 class _Memory(ctypes.Structure):
@@ -28,19 +28,19 @@ class _Counters(ctypes.Structure):
 
 
 def _kernel() -> Any:
-    """The library with the functions of the system."""
+    """Return the library of system functions."""
     if sys.platform == "win32":
         return ctypes.windll.kernel32
     raise OSError("this system is not Windows")
 
 
 def total_bytes() -> int:
-    """Bytes of memory that the machine has."""
+    """Return the memory of the machine in bytes."""
     return int(_memory().total)
 
 
 def free_bytes() -> int:
-    """Bytes of the machine's memory that are free."""
+    """Return the free memory of the machine in bytes."""
     return int(_memory().free)
 
 
@@ -51,14 +51,14 @@ def _memory() -> _Memory:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process held at once."""
+    """Return the peak memory of this process in bytes."""
     counters = _Counters(ctypes.sizeof(_Counters))
     _kernel().K32GetProcessMemoryInfo(_THIS_PROCESS, ctypes.byref(counters), counters.length)
     return int(counters.peak)
 
 
 def fast_cores() -> int | None:
-    """Physical cores of the fastest kind that this process may use; None if the system does not report them."""
+    """Return the number of usable physical cores of the fastest type, or None if the system does not report them."""
     kernel = _kernel()
     size = ctypes.c_uint32(0)
     kernel.GetLogicalProcessorInformationEx(_RELATION_CORE, None, ctypes.byref(size))
@@ -71,9 +71,9 @@ def fast_cores() -> int | None:
 
 
 def _count_fast(listing: bytes, allowed: int) -> int:
-    """The cores of the highest efficiency class in a list of SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX.
+    """Count the cores of the highest efficiency class in a list of SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX.
 
-    `allowed` is the mask of CPUs of the process; 0 if it has several groups of 64 CPUs and may use all.
+    `allowed` is the CPU mask of the process; 0 if it has several groups of 64 CPUs and may use all.
     """
     cores: list[tuple[int, int, int]] = []  # efficiency class, group, mask of hyper-threads
     at = 0

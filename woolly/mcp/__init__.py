@@ -1,4 +1,4 @@
-"""TOOLS OF OTHER PROGRAMS: servers of the Model Context Protocol, whose tools a model may call."""
+"""Model Context Protocol (MCP) client: servers with tools that a model may call."""
 
 from woolly.mcp.approval import POLICIES, Approvals
 from woolly.mcp.config import Config, ServerSpec, read_config

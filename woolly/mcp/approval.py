@@ -1,4 +1,4 @@
-"""Approvals: which tools a person allows, and which never."""
+"""Approvals: user decisions about tool calls."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Literal
 
 from woolly.mcp.toolbox import OfferedTool
 
-# What runs without a question: nothing, tools whose server says that they only read, everything.
+# Tools that run without asking: none, tools that their server declares read-only, all.
 POLICIES = ("ask", "read-only", "all")
 
 Reply = Literal["once", "always", "no", "never"]
 
 
 class Approvals:
-    """Decides on each call. A tool that a person allows always, or never, is not asked about again."""
+    """Decides on each tool call. A tool that the user always or never allows is not asked about again."""
 
     def __init__(self, policy: str, ask: Callable[[OfferedTool, str], Reply]) -> None:
-        """`ask(tool, arguments)` asks the person about what the policy does not allow."""
+        """`ask(tool, arguments)` asks the user about calls that the policy does not allow."""
         self._policy = policy
         self._ask = ask
         self._decided: dict[str, bool] = {}
@@ -32,12 +32,12 @@ class Approvals:
         return reply in ("once", "always")
 
     def decided(self, tool: OfferedTool) -> bool | None:
-        """Return the decision for calls of a tool; None if the user is asked about each."""
+        """Return the decision for a tool, or None if the user is asked about each call."""
         if tool.name in self._decided:
             return self._decided[tool.name]
         is_free = self._policy == "all" or (self._policy == "read-only" and tool.is_read_only)
         return True if is_free else None
 
     def shown(self, tool: OfferedTool) -> str:
-        """Returns how calls of a tool are decided, in a word or two."""
+        """Return how calls of a tool are decided: always, never or asks."""
         return {True: "always", False: "never", None: "asks"}[self.decided(tool)]

@@ -1,4 +1,4 @@
-"""Connection: one server, from its start to its end. Belongs to the event loop of its Toolbox."""
+"""Connection to an MCP server. Only the event loop of its Toolbox may use it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.types import Tool
 
-_MAX_PAGES = 50  # of a server's list of tools
+_MAX_PAGES = 50  # maximum number of pages in a server's list of tools
 _MAX_TOOLS = 500
-# A line that is not a message is logged by the package with a traceback; without a handler Python would print it.
+# The mcp package logs invalid lines with a traceback, which Python would print without a handler.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
-_CLOSING = 10.0  # seconds; the mcp package kills a process that does not end after about 4
+_CLOSING = 10.0  # seconds; the mcp package kills a hanging process after about 4
 
 
 class ServerConnection:
-    """Starts its server at the first need, and again after the server has ended."""
+    """Starts the server on first use, and again after it has ended."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
@@ -39,11 +39,11 @@ class ServerConnection:
         self._tail = _Tail()
 
     async def tools(self) -> list[Tool]:
-        """Returns the server's tools. ToolError if it cannot be started."""
+        """Return the server's tools. ToolError if the server cannot be started."""
         return (await self._open())[1]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Returns the result of a tool. ToolError if the server refuses the call, is too slow, or ends."""
+        """Return the result of a tool. ToolError if the server rejects the call, times out or ends."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -58,24 +58,24 @@ class ServerConnection:
             if error.code == CONNECTION_CLOSED:
                 await self.close()
                 raise ToolError(
-                    f"the MCP server {self.spec.name!r} ended during the call of {name}{self._tail.last()};"
-                    " the next call starts it again"
+                    f"MCP server {self.spec.name!r} ended during the call of {name}{self._tail.last()};"
+                    " the next call restarts it"
                 ) from None
-            raise ToolError(
-                f"the MCP server {self.spec.name!r} refuses the call of {name}: {_sentence(error)}"
-            ) from None
-        except Exception as error:  # the mcp package lets errors of HTTP, JSON and validation through
+            raise ToolError(f"MCP server {self.spec.name!r} rejected the call of {name}: {_sentence(error)}") from None
+        except Exception as error:  # the mcp package does not catch errors of HTTP, JSON and validation
             await self.close()
-            raise ToolError(f"the MCP server {self.spec.name!r} failed at {name}: {_sentence(error)}") from None
+            raise ToolError(
+                f"MCP server {self.spec.name!r} failed during the call of {name}: {_sentence(error)}"
+            ) from None
         return ToolResult.of(given)
 
     async def close(self) -> None:
-        """Ends the server."""
+        """Stop the server."""
         if (task := self._task) is None:
             return
         self._closing.set()
         if self._client is not None and not self._client.done():
-            task.cancel()  # it still starts, and reads no event
+            task.cancel()  # it is still starting and does not check the event
         with suppress(asyncio.TimeoutError, asyncio.CancelledError, Exception):
             await asyncio.wait_for(task, _CLOSING)
         self._task = self._client = None
@@ -94,15 +94,15 @@ class ServerConnection:
                 self._task.cancel()
             await self.close()
             raise ToolError(
-                f"the MCP server {self.spec.name!r} did not answer within {self.spec.timeout:g} s"
-                f"{self._tail.last()}; timeout_ms in its entry gives it more time"
+                f"MCP server {self.spec.name!r} did not respond within {self.spec.timeout:g} s"
+                f"{self._tail.last()}; increase timeout_ms in its entry"
             ) from None
         except ToolError:
             self._task = self._client = None
             raise
 
     async def _run(self, opened: asyncio.Future[tuple[Client, list[Tool]]], closing: asyncio.Event) -> None:
-        """Holds the connection: the mcp package wants it opened and closed by one task."""
+        """Run the connection. The mcp package requires that the same task opens and closes it."""
         try:
             from mcp import Client
 
@@ -115,13 +115,13 @@ class ServerConnection:
                 await closing.wait()
         except asyncio.CancelledError:
             if not opened.done():
-                opened.set_exception(ToolError(f"the MCP server {self.spec.name!r} was ended while it started"))
+                opened.set_exception(ToolError(f"MCP server {self.spec.name!r} was stopped while it started"))
                 opened.exception()
             raise
         except BaseException as error:  # task groups raise BaseExceptionGroup
             if not opened.done():
                 opened.set_exception(self._unusable(error))
-                opened.exception()  # marks it as seen, if nobody waits any more
+                opened.exception()  # mark the exception as retrieved
 
     async def _transport(self, stack: AsyncExitStack) -> Any:
         spec = self.spec
@@ -143,21 +143,21 @@ class ServerConnection:
         spec = self.spec
         if isinstance(error, FileNotFoundError):
             return ToolError(
-                f"the MCP server {spec.name!r} cannot be started: there is no program {spec.command!r}"
+                f"cannot start MCP server {spec.name!r}: program {spec.command!r} not found"
                 + ("" if spec.cwd is None else f", or no folder {spec.cwd!r}")
             )
         if isinstance(error, ImportError):
             return ToolError(
-                f"the MCP server {spec.name!r} cannot be used: the package mcp has another version than Woolly needs"
+                f"cannot use MCP server {spec.name!r}: unsupported version of the package mcp"
                 f" ({_sentence(error)}): {install_command('mcp')}"
             )
-        what = f"at {spec.url} cannot be used" if spec.url else "cannot be used"
-        return ToolError(f"the MCP server {spec.name!r} {what}: {_sentence(error)}{self._tail.last()}")
+        what = f" at {spec.url}" if spec.url else ""
+        return ToolError(f"cannot use MCP server {spec.name!r}{what}: {_sentence(error)}{self._tail.last()}")
 
     def _slow(self, name: str) -> ToolError:
         return ToolError(
-            f"the MCP server {self.spec.name!r} did not finish {name} within {self.spec.timeout:g} s;"
-            " timeout_ms in its entry gives it more time"
+            f"MCP server {self.spec.name!r} did not finish {name} within {self.spec.timeout:g} s;"
+            " increase timeout_ms in its entry"
         )
 
 
@@ -174,7 +174,7 @@ async def _list_tools(client: Client) -> list[Tool]:
 
 
 def _sentence(error: BaseException) -> str:
-    """Returns the first line of an error's text; of a group's, that of its first member."""
+    """Return the first line of an error message, or of the first error of a group."""
     while (members := getattr(error, "exceptions", None)) is not None:
         error = members[0]
     text = str(getattr(error, "message", "") or error).strip()
@@ -182,14 +182,14 @@ def _sentence(error: BaseException) -> str:
 
 
 class _Tail:
-    """The last lines that a server writes to standard error; they say why it ended, and no terminal shows them."""
+    """Last lines of a server's standard error, for error messages; they are not shown in the terminal."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=20)
         self._thread: threading.Thread | None = None
 
     def open(self) -> TextIO:
-        """Returns the file that the server writes to."""
+        """Return the file for the server's standard error."""
         self._lines.clear()
         reading, writing = os.pipe()
         self._thread = threading.Thread(target=self._read, args=(reading,), name="woolly-mcp-stderr", daemon=True)
@@ -197,9 +197,9 @@ class _Tail:
         return os.fdopen(writing, "w")
 
     def last(self) -> str:
-        """Returns the last line in brackets, or nothing."""
+        """Return the last line in parentheses, or an empty string."""
         if self._thread is not None:
-            self._thread.join(0.2)  # its end is still on the way
+            self._thread.join(0.2)  # the last output may still arrive
         lines = [line.strip() for line in list(self._lines) if line.strip()]
         return f" ({sanitize_text(lines[-1], 300)})" if lines else ""
 

@@ -1,4 +1,4 @@
-"""The package `mcp`, which Woolly does not install by itself."""
+"""Check for the optional package `mcp`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from woolly.machine.optional_packages import install_command
 
 
 def check_package() -> None:
-    """RequestError if the package is not installed. It names no field: the option was typed rightly."""
+    """RequestError, without a field, if the package is not installed."""
     if find_spec("mcp") is None:
         raise RequestError(f"MCP needs the package mcp: {install_command('mcp')}")

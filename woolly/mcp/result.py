@@ -1,4 +1,4 @@
-"""ToolResult: what a tool gave back, as the text that a model reads."""
+"""ToolResult: the result of a tool as text for the model."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from woolly.mcp.sanitize import sanitize_text
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
-MAX_CHARACTERS = 20_000  # about 5,000 tokens: a longer result would crowd the conversation out of the context
+MAX_CHARACTERS = 20_000  # about 5,000 tokens; a longer result would fill the context
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The text of a result. `is_error`: the tool says that it failed, which the model reads too."""
+    """Text of a result. With `is_error`, the tool reported a failure, which the model also sees."""
 
     text: str
     is_error: bool = False
 
     @classmethod
     def of(cls, given: CallToolResult) -> ToolResult:
-        """Reads the parts of a result; a part that is not text becomes a note in its place."""
+        """Parse the parts of a result. A note replaces each part that is not text."""
         texts = [_text_of(part) for part in given.content]
         if not texts and given.structured_content is not None:
             texts = [json.dumps(given.structured_content, ensure_ascii=False)]
@@ -36,13 +36,13 @@ def _text_of(part: Any) -> str:
         return str(part.text)
     if kind == "resource":
         text = getattr(part.resource, "text", None)
-        return f"[{part.resource.uri}: not shown, it is not text]" if text is None else str(text)
+        return f"[{part.resource.uri}: not shown: not text]" if text is None else str(text)
     if kind == "resource_link":
         return f"[{part.name}: {part.uri}]"
-    return f"[{kind}: not shown, the model reads text only]"
+    return f"[{kind}: not shown: only text is supported]"
 
 
 def _cut(text: str) -> str:
     if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[:MAX_CHARACTERS]}\n[cut: the first {MAX_CHARACTERS:,} of {len(text):,} characters are shown]"
+    return f"{text[:MAX_CHARACTERS]}\n[truncated to the first {MAX_CHARACTERS:,} of {len(text):,} characters]"

@@ -1,4 +1,4 @@
-"""Toolbox: the tools of all servers, under names of their own."""
+"""Toolbox: the tools of all MCP servers, under unique names."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from woolly.mcp.sanitize import MAX_DESCRIPTION, sanitize_schema, sanitize_text
 if TYPE_CHECKING:
     from mcp.types import Tool as McpTool
 
-_MAX_NAME = 64  # characters; OpenAI's limit, which models were trained with
+_MAX_NAME = 64  # characters; OpenAI's limit, which models are trained with
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
-_CLOSING = 15.0  # seconds that all servers together may take to end
+_CLOSING = 15.0  # maximum seconds for closing all servers
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class OfferedTool:
-    """A tool as a model is shown it, and where it runs."""
+    """Tool as offered to the model, and its server."""
 
     tool: Tool
     server: str
-    inner_name: str  # as its server calls it
-    is_read_only: bool = False  # by the server's own word
+    inner_name: str  # name on the server
+    is_read_only: bool = False  # as declared by the server
 
     @property
     def name(self) -> str:
-        """The name that a model calls."""
+        """Name of the tool in calls by the model."""
         return self.tool.name
 
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """State of a server. `reason` is one sentence about a failure."""
+    """State of a server. `reason` explains a failure."""
 
     name: str
     state: Literal["starting", "up", "failed"] = "starting"
@@ -55,9 +55,9 @@ class ServerStatus:
 
 
 class Toolbox:
-    """Runs servers on an event loop in a thread of its own, so that plain code and other event loops can use them.
+    """Runs MCP servers on an event loop in a separate thread, for synchronous code and other event loops.
 
-    The mcp package is imported when the first server starts. Any thread may call the methods.
+    The mcp package is imported when the first server starts. Thread-safe.
     """
 
     def __init__(self, servers: Sequence[ServerSpec]) -> None:
@@ -67,7 +67,7 @@ class Toolbox:
         self._loop = asyncio.new_event_loop()
         self._connections = {server.name: ServerConnection(server) for server in servers}
         self._statuses = {server.name: ServerStatus(server.name) for server in servers}
-        self._offered: dict[str, tuple[OfferedTool, ...]] = {}  # by server
+        self._offered: dict[str, tuple[OfferedTool, ...]] = {}  # keyed by server
         self._thread = threading.Thread(target=self._loop.run_forever, name="woolly-mcp", daemon=True)
         self._thread.start()
 
@@ -77,31 +77,31 @@ class Toolbox:
         return tuple(self._statuses.values())
 
     def open(self) -> list[ToolError]:
-        """Starts all servers at once and lists their tools. Returns the errors of those that cannot be used."""
+        """Start all servers concurrently and list their tools. Return the errors of failed servers."""
         starting = [self.start(name) for name in self._connections]
         return [error for one in starting if (error := one.result()) is not None]
 
     def start(self, name: str) -> Future[ToolError | None]:
-        """Begins to start one server, also one that failed. The outcome is the reason if it cannot be used."""
+        """Start or restart a server in the background. The result is an error if it failed."""
         self._statuses[name] = ServerStatus(name)
         return self._submit(self._start(name))
 
     def find(self, name: str) -> OfferedTool:
-        """Returns the tool of a name. ToolError if there is none, with the names that there are."""
+        """Return the tool with a name. ToolError, with the available names, for an unknown tool."""
         for tool in self.tools:
             if tool.name == name:
                 return tool
         names = ", ".join(tool.name for tool in self.tools)
-        raise ToolError(f"there is no tool {name[:80]!r}; there are: {names or 'none'}")
+        raise ToolError(f"unknown tool {name[:80]!r}; available tools: {names or 'none'}")
 
     def begin(self, call: ToolCall) -> Future[ToolResult]:
-        """Begins a call; cancelling the future ends it. ToolError, at once or as the outcome, if it cannot be made."""
+        """Start a call; cancelling the future ends it. ToolError, immediately or as the result, if the call fails."""
         tool = self.find(call.name)
         arguments = _arguments(call)
         return self._submit(self._connections[tool.server].call(tool.inner_name, arguments))
 
     def call(self, call: ToolCall) -> ToolResult:
-        """Returns the result of a call. Ctrl-C ends it."""
+        """Return the result of a call. Ctrl-C cancels it."""
         running = self.begin(call)
         try:
             return running.result()
@@ -110,7 +110,7 @@ class Toolbox:
             raise
 
     def close(self) -> None:
-        """Ends all servers, and the thread."""
+        """Stop all servers and the thread."""
         if not self._thread.is_alive():
             return
         try:
@@ -129,7 +129,7 @@ class Toolbox:
         except ToolError as error:
             self._statuses[name] = ServerStatus(name, "failed", str(error))
             return error
-        # Names of servers that are up stay as they are: a person may be asked about a call at this moment.
+        # Names of other running servers do not change, because the user may be deciding about a call.
         taken = {tool.name for server, offered in self._offered.items() if server != name for tool in offered}
         self._offered[name] = tuple(_offer(name, tools, taken))
         self.tools = tuple(tool for server in self._connections for tool in self._offered.get(server, ()))
@@ -151,7 +151,7 @@ def _offer(server: str, tools: Iterable[McpTool], taken: set[str]) -> Iterator[O
 
 
 def _name_of(server: str, tool: str, taken: set[str]) -> str:
-    """Returns `server_tool` in the characters that a name may have, with a number if it is taken."""
+    """Return `server_tool` with only valid characters, and with a number if the name is taken."""
     whole = _ODD.sub("_", f"{server}_{tool}")[:_MAX_NAME]
     name, n = whole, 1
     while name in taken:
@@ -165,19 +165,19 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
     try:
         value = json.loads(call.arguments or "{}", parse_constant=_reject_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise ToolError(f"the arguments of {call.name} are not JSON ({error})") from None
+        raise ToolError(f"the arguments of {call.name} are not valid JSON ({error})") from None
     if not isinstance(value, dict):
-        raise ToolError(f"the arguments of {call.name} are {call.arguments[:80]}; a JSON object was expected")
+        raise ToolError(f"the arguments of {call.name} are {call.arguments[:80]}; expected a JSON object")
     return value
 
 
 def _reject_constant(constant: str) -> None:
-    """ValueError: Python reads NaN and Infinity, and servers would get null in their place."""
-    raise ValueError(f"{constant} is not valid JSON number")
+    """ValueError: Python parses NaN and Infinity, but would send null to servers."""
+    raise ValueError(f"{constant} is not a valid JSON number")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is too large a number")
+        raise ValueError(f"the number {text[:40]} is too large")
     return value

@@ -1,4 +1,4 @@
-"""Inter-process messages: framed, authenticated, without code."""
+"""Inter-process messages: framed, authenticated, without executable content."""
 
 from woolly.wire.accept import greeted, hang_up
 from woolly.wire.connection import Connection, LostConnection, RefusedConnection

@@ -1,4 +1,4 @@
-"""Accept connections of a listening socket, with concurrent handshakes and retries after errors."""
+"""Accepts connections of a listening socket, with concurrent handshakes and retries after errors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from woolly.wire.connection import Connection
 
-_PAUSE = 0.5  # retry delay in seconds after an error; most are transient (too many open files, a client that left)
-_MAX_HANDSHAKES = 64  # maximum concurrent handshakes; a valid one takes milliseconds, so the oldest is dropped
+_PAUSE = 0.5  # retry delay in seconds; most errors are transient, such as too many open files
+_MAX_HANDSHAKES = 64  # maximum concurrent handshakes; valid ones take milliseconds, so the oldest is dropped
 
 
 def greeted(
@@ -22,11 +22,11 @@ def greeted(
     tell: Callable[[str], None],
     refuse: Callable[[str, str], None],
 ) -> Iterator[tuple[Connection, str]]:
-    """Yield authenticated connections, each with the host of its client, until `is_over`.
+    """Yield authenticated connections with their client hosts, until `is_over`.
 
-    The owner ends it with `hang_up`. Each handshake has its own thread, so that silent clients block
-    no others. `tell` gets a sentence for an error that the owner did not cause; errors that follow
-    immediately are left out. `refuse` gets the host and the reason of a rejected client.
+    The owner stops the iteration with `hang_up`. Each handshake runs on a separate thread, so silent clients do not
+    block others. `tell` receives a message for the first of several consecutive errors. `refuse` receives the host of a
+    rejected client and the reason.
     """
     arrived: queue.SimpleQueue[tuple[Connection, str] | None] = queue.SimpleQueue()
     greeting: dict[socket.socket, None] = {}  # in order of arrival
@@ -57,14 +57,14 @@ def greeted(
                 greeting[sock] = None
             if oldest is not None:
                 with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+                    oldest.shutdown(socket.SHUT_RDWR)  # the thread of the handshake closes the socket
             try:
                 threading.Thread(target=greet, args=(sock, host), name="woolly-greet", daemon=True).start()
-            except RuntimeError:  # the system grants no more threads
+            except RuntimeError:  # the system has no more threads
                 with lock:
                     greeting.pop(sock, None)
                 sock.close()
-                tell("a connection was closed, because the system grants no more threads")
+                tell("closed a connection: the system cannot start more threads")
         arrived.put(None)
 
     threading.Thread(target=accept, name="woolly-accept", daemon=True).start()
@@ -80,9 +80,9 @@ def greeted(
 
 
 def hang_up(listener: socket.socket) -> None:
-    """Close a listening socket, and wake the thread that waits in `accept`."""
+    """Close a listening socket and wake the thread in `accept`."""
     with suppress(OSError):
-        listener.shutdown(socket.SHUT_RDWR)  # the close alone may not wake `accept`
+        listener.shutdown(socket.SHUT_RDWR)  # closing alone may not wake `accept`
     listener.close()
 
 
@@ -97,7 +97,7 @@ def _accepted(
             if is_over():
                 return
             if not is_failing:
-                tell(f"a connection could not be accepted ({error.strerror or error}); others are waited for")
+                tell(f"failed to accept a connection ({error.strerror or error}); waiting for others")
             is_failing = True
             time.sleep(_PAUSE)
             continue

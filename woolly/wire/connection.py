@@ -1,10 +1,10 @@
 """Connection: authenticated messages over a socket, between two processes that share a token.
 
-A frame is a header (magic, version, length), that many bytes, and an HMAC-SHA256 over the number of the frame, the
-header and the bytes. Each direction has its own key, derived from the token and a nonce of each side, so
-that frames of other connections, directions or positions are rejected. Nothing is encrypted.
+A frame is a header (magic, version, length), a body, and an HMAC-SHA256 of frame number, header and body. Each
+direction has a separate key, derived from the token and a nonce of each side, so frames of other connections,
+directions or positions are rejected. Frames are not encrypted.
 
-A socket pair, which no third process can reach, uses no token and no handshake.
+A socket pair uses no token and no handshake, because no other process can reach it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from woolly.wire.message import BadMessage, WireMessage
 VERSION = 2  # version of frames and messages
 
 _MAGIC = b"WLYS"
-_HEADER = struct.Struct(">4sHxxQ")  # magic, version, bytes that follow
+_HEADER = struct.Struct(">4sHxxQ")  # magic, version, number of following bytes
 _NUMBER = struct.Struct(">Q")
 _NONCE = _PROOF = _TAG = 32
-_MAX_MESSAGE_BYTES = 1 << 31  # maximum bytes of a message: 512 rows of 260,000 logits take 0.5 GB
+_MAX_MESSAGE_BYTES = 1 << 31  # maximum bytes per message: 512 rows of 260,000 logits take 0.5 GB
 _SAYS_NO = b"refused".ljust(_PROOF)  # sent instead of the proof to a client with another token
 
 _TICK = 0.1  # polling interval in seconds
@@ -34,22 +34,22 @@ _ABOUT_A_MINUTE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _HANDSHAKE = 10.0  # handshake timeout in seconds
 
 
-class LostConnection(ConnectionError):  # noqa: N818 - the name says what became of it
-    """The peer closed, timed out, or sent a frame with a wrong HMAC."""
+class LostConnection(ConnectionError):  # noqa: N818 - named after the state
+    """The peer closed the connection, timed out, or sent a frame with a wrong HMAC."""
 
 
-class RefusedConnection(ConnectionError):  # noqa: N818 - the name says what became of it
-    """The peer has another token or version: retrying does not help."""
+class RefusedConnection(ConnectionError):  # noqa: N818 - named after the state
+    """The peer has another token or version, so retrying does not help."""
 
 
 class Connection:
     """Mutually authenticated connection.
 
-    Any thread may send; one thread at a time may receive.
+    Any thread may send; only one thread at a time may receive.
     """
 
     def __init__(self, sock: socket.socket, token: bytes | None, is_client: bool) -> None:
-        """Perform the handshake if there is a token, in at most 10 seconds. Closes the socket if it fails."""
+        """Perform the handshake within 10 seconds if there is a token. Closes the socket on failure."""
         self._socket = sock
         self._sending = threading.Lock()
         self._n_sent = self._n_received = 0
@@ -71,7 +71,7 @@ class Connection:
         self.send_all([message.parts()], patience)
 
     def send_all(self, messages: Sequence[Sequence[bytes | memoryview]], patience: float = 30.0) -> None:
-        """Send messages, each as the parts of `Message.parts`; messages without arrays are sent in one call."""
+        """Send messages, each as the parts of `WireMessage.parts`. Messages without arrays are sent together."""
         with self._sending:
             small: list[bytes | memoryview] = []
             for parts in messages:
@@ -89,9 +89,9 @@ class Connection:
             self._write(b"".join(small), patience)
 
     def receive(self, go_on: Callable[[float], None]) -> WireMessage:
-        """Return the next message. While waiting, call `go_on` about ten times a second with the seconds of silence.
+        """Return the next message; while waiting, call `go_on` about ten times a second with the seconds of silence.
 
-        Waits until `go_on` raises; the connection is unusable if it raises within a message.
+        `go_on` may raise to stop waiting. If it raises within a message, the connection is unusable.
         """
         header = self._read(_HEADER.size, go_on)
         n_bytes = _length(header)
@@ -100,7 +100,7 @@ class Connection:
         mac = hmac.new(self._their_key, _NUMBER.pack(self._n_received) + header, "sha256")
         mac.update(data)
         if not hmac.compare_digest(mac.digest(), tag):
-            raise LostConnection("a message came that is not of the one who knows the token")
+            raise LostConnection("received a message with a wrong HMAC")
         self._n_received += 1
         try:
             return WireMessage.read(data)
@@ -110,19 +110,19 @@ class Connection:
     def end_without(self, seconds: float) -> None:
         """End the connection when the peer's machine acknowledges nothing for `seconds`, even if idle.
 
-        A network failure is not reported to either side. TCP keep-alive detects it; a peer that computes or
-        sleeps stays connected. The resolution is one second.
+        TCP keep-alive detects network failures, which are not reported to either side. A peer that computes or sleeps
+        stays connected. The resolution is one second.
         """
         if self._socket.family not in (socket.AF_INET, socket.AF_INET6):
             return
-        step = max(1, round(min(seconds / 4, 8000.0)))  # the systems' maximum is 32767
+        step = max(1, round(min(seconds / 4, 8000.0)))  # the operating systems' maximum is 32767
         times = {"TCP_KEEPIDLE": step, "TCP_KEEPINTVL": step, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 4000 * step}
         with contextlib.suppress(OSError):  # closed meanwhile
             _keep_alive(self._socket, times)
 
     def close(self) -> None:
-        """End the connection; a waiting thread gets LostConnection. Any thread may call it. Idempotent."""
-        with contextlib.suppress(OSError):  # it is closed, or never was open
+        """End the connection; a waiting thread gets LostConnection. Thread-safe and idempotent."""
+        with contextlib.suppress(OSError):  # already closed, or never open
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -132,12 +132,12 @@ class Connection:
 
         def go_on(_: float) -> None:
             if time.monotonic() > end:
-                raise LostConnection("the other side did not show in time that it knows the token")
+                raise LostConnection("the peer did not authenticate in time")
 
         own = secrets.token_bytes(_NONCE)
         self._write(_HEADER.pack(_MAGIC, VERSION, _NONCE) + own, _HANDSHAKE)
         if _length(self._read(_HEADER.size, go_on)) != _NONCE:
-            raise LostConnection("the other side does not shake hands")
+            raise LostConnection("the peer does not follow the handshake protocol")
         theirs = bytes(self._read(_NONCE, go_on))
         nonces = own + theirs if is_client else theirs + own
         proofs = [hmac.digest(token, side + nonces, "sha256") for side in (b"client", b"server")]
@@ -148,7 +148,7 @@ class Connection:
         if not hmac.compare_digest(shown, wanted):
             if not is_client:
                 self._write(_SAYS_NO, _HANDSHAKE)
-            raise RefusedConnection("the token is not the one of the other side")
+            raise RefusedConnection("the peer has a different token")
         if not is_client:
             self._write(ours, _HANDSHAKE)
         return nonces
@@ -161,7 +161,7 @@ class Connection:
                 last = time.monotonic()
             except TimeoutError:
                 if time.monotonic() - last > patience:
-                    raise LostConnection(f"the other side took nothing for {patience:g} seconds") from None
+                    raise LostConnection(f"the peer read nothing for {patience:g} seconds") from None
             except OSError as error:
                 raise LostConnection(error.strerror or str(error)) from None
 
@@ -177,7 +177,7 @@ class Connection:
             except OSError as error:
                 raise LostConnection(error.strerror or str(error)) from None
             if n == 0:
-                raise LostConnection("the other side closed the connection")
+                raise LostConnection("the peer closed the connection")
             left, last = left[n:], time.monotonic()
         return data
 
@@ -193,9 +193,9 @@ def _keep_alive(sock: socket.socket, times: Mapping[str, int]) -> None:
 def _length(header: bytes | bytearray) -> int:
     magic, version, n_bytes = _HEADER.unpack(header)
     if magic != _MAGIC:
-        raise RefusedConnection("the other side speaks another protocol")
+        raise RefusedConnection("the peer uses a different protocol")
     if version != VERSION:
-        raise RefusedConnection(f"the other side speaks version {version} of the protocol, this one {VERSION}")
+        raise RefusedConnection(f"the peer uses protocol version {version}; expected {VERSION}")
     if n_bytes > _MAX_MESSAGE_BYTES:
-        raise LostConnection(f"a message of {n_bytes} bytes was announced; at most {_MAX_MESSAGE_BYTES} were expected")
+        raise LostConnection(f"the message has {n_bytes} bytes; the limit is {_MAX_MESSAGE_BYTES}")
     return int(n_bytes)

@@ -14,7 +14,7 @@ _Parts = Sequence[bytes | memoryview]
 
 
 class Link:
-    """One end of a connection. `send` never blocks: the link has its own writer thread."""
+    """One end of a connection. A writer thread sends messages, so `send` never blocks."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -23,11 +23,11 @@ class Link:
         self._thread.start()
 
     def send(self, message: WireMessage) -> None:
-        """Queue a message; no effect if the peer is gone, which the reader detects."""
-        self._queue.put(message.parts())  # serialize now: a request's lists grow meanwhile
+        """Queue a message. Has no effect if the peer is gone, which the reader detects."""
+        self._queue.put(message.parts())  # serialize now, because a request's lists grow meanwhile
 
     def end_without(self, seconds: float) -> None:
-        """End the connection as `Connection.end_without` does."""
+        """Close the connection like `Connection.end_without`."""
         self._connection.end_without(seconds)
 
     def __iter__(self) -> Iterator[WireMessage]:
@@ -46,7 +46,7 @@ class Link:
         self.close()
 
     def close(self) -> None:
-        """Close immediately; wake a waiting reader and writer."""
+        """Close immediately, and wake a waiting reader and writer."""
         self._queue.put(None)
         self._connection.close()
 
@@ -57,10 +57,10 @@ class Link:
             while not self._queue.empty() and (parts := self._queue.get()) is not None:
                 waiting.append(parts)
             try:
-                # Without a timeout: the monitor of the peer drops it.
+                # Without a timeout: the peer monitor drops a stalled peer.
                 self._connection.send_all(waiting, math.inf)
             except LostConnection:
-                self._connection.close()  # the reader of this side sees the end
+                self._connection.close()  # wakes the reader on this side
                 return
             if parts is not None:
                 parts = self._queue.get()

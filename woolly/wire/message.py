@@ -1,4 +1,4 @@
-"""Message: a kind, fields as JSON, and arrays as raw bytes. Reading a message runs no code."""
+"""WireMessage: a kind, fields as JSON, and arrays as raw bytes. Parsing a message runs no code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_HEAD = struct.Struct(">I")  # bytes of JSON that follow
+_HEAD = struct.Struct(">I")  # number of following JSON bytes
 _TYPES: dict[str, np.dtype[Any]] = {"i4": np.dtype("<i4"), "f4": np.dtype("<f4"), "u1": np.dtype("u1")}
 _MAX_AXES = 3
 
 
-class BadMessage(ValueError):  # noqa: N818 - the name says what came
+class BadMessage(ValueError):  # noqa: N818 - named after the content
     """Bytes that are not a valid message."""
 
 
@@ -40,31 +40,31 @@ class WireMessage:
 
     @classmethod
     def read(cls, data: bytearray | bytes) -> WireMessage:
-        """Parse a message; its arrays are views into `data`. BadMessage if invalid."""
+        """Parse a message; its arrays are views into `data`. BadMessage if it is invalid."""
         try:
             (n_head,) = _HEAD.unpack_from(data)
             head = json.loads(memoryview(data)[_HEAD.size : _HEAD.size + n_head].tobytes())
             kind, fields, shapes = head["kind"], head["fields"], head["arrays"]
             if not (isinstance(kind, str) and isinstance(fields, dict) and isinstance(shapes, dict)):
-                raise BadMessage("a message has no kind, fields or arrays")
+                raise BadMessage("the message has no kind, fields or arrays")
             arrays, at = {}, _HEAD.size + n_head
             for name, (code, *shape) in shapes.items():
                 if len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
-                    raise BadMessage(f"the array {name!r} has the shape {shape}")
+                    raise BadMessage(f"array {name!r} has the unsupported shape {shape}")
                 n_items = math.prod(shape)
                 arrays[name] = np.frombuffer(data, _TYPES[code], n_items, at).reshape(shape)
                 at += n_items * _TYPES[code].itemsize
         except (struct.error, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise BadMessage(f"not a message: {error}") from None
+            raise BadMessage(f"invalid message: {error}") from None
         except RecursionError:
-            raise BadMessage("not a message: its JSON is nested too deeply") from None
+            raise BadMessage("invalid message: the JSON is nested too deeply") from None
         if at != len(data):
-            raise BadMessage(f"a message of {at} bytes came in {len(data)}")
+            raise BadMessage(f"invalid message: expected {at} bytes, got {len(data)}")
         return cls(kind, fields, arrays)
 
 
 def _type_of(name: str, array: npt.NDArray[Any]) -> str:
     code = f"{array.dtype.kind}{array.dtype.itemsize}"
     if code not in _TYPES:
-        raise BadMessage(f"the array {name!r} is of {array.dtype}, which does not travel")
+        raise BadMessage(f"array {name!r} has the unsupported type {array.dtype}")
     return code
