@@ -51,10 +51,10 @@ def test_sampler_runs_at_its_place_in_the_chain():
 
 
 def test_sampler_range_and_place_are_checked():
-    with pytest.raises(RequestError, match=r"^skip_top is -1; a whole number of at least 0 was expected") as refused:
+    with pytest.raises(RequestError, match=r"^skip_top is -1; expected an integer of at least 0") as refused:
         MoreParams(skip_top=-1)
     assert refused.value.field == "skip_top"
-    with pytest.raises(RequestError, match=r"^skip_top is 1, but samplers leaves skip_top out"):
+    with pytest.raises(RequestError, match=r"^skip_top is 1, but samplers does not include skip_top"):
         MoreParams(skip_top=1, samplers=SAMPLERS)
     with pytest.raises(RequestError, match=r"^skip_top is 1, but mirostat=2 stands in"):
         MoreParams(skip_top=1, mirostat=2)

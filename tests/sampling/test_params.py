@@ -95,31 +95,34 @@ def test_value_out_of_range_is_rejected_by_name(name, value):
     ("values", "sentence"),
     [
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens is 5, but max_tokens is only 4"),
-        ({"json_object": True, "regex": "a"}, "json_object and regex are given together"),
-        ({"ignore_eos": True, "choice": ["a"]}, "ignore_eos is True, but choice decides"),
-        ({"min_tokens": 1, "grammar": "root ::= x"}, "min_tokens is 1, but grammar decides"),
-        ({"n_keep": 4}, "n_keep is 4, but context_shift=False makes no use"),
-        ({"samplers": ["top_k", "top-p"]}, "samplers names 'top-p'; the known ones are penalties, dry, .*temperature"),
-        ({"samplers": ["top_k", "top_k"]}, "samplers names 'top_k' twice"),
-        ({"samplers": ["top_k"], "top_p": 0.5}, "top_p is 0.5, but samplers leaves top_p out"),
-        ({"samplers": ["top_k"], "temperature": 0}, "temperature is 0, but samplers leaves temperature out"),
-        ({"samplers": ["top_k"], "typical_p": 0.5}, "typical_p is 0.5, but samplers leaves typ_p out"),
-        ({"mirostat": 2, "top_k": 5}, "top_k is 5, but mirostat=2 stands in"),
-        ({"mirostat": 1, "repeat_penalty": 1.1}, "repeat_penalty is 1.1, but mirostat=1 stands in"),
+        ({"json_object": True, "regex": "a"}, "json_object and regex cannot be combined"),
+        ({"ignore_eos": True, "choice": ["a"]}, "ignore_eos is True, but choice determines"),
+        ({"min_tokens": 1, "grammar": "root ::= x"}, "min_tokens is 1, but grammar determines"),
+        ({"n_keep": 4}, "n_keep is 4, but has no effect with context_shift=False"),
+        (
+            {"samplers": ["top_k", "top-p"]},
+            "samplers has unknown sampler 'top-p'; expected penalties, dry, .*temperature",
+        ),
+        ({"samplers": ["top_k", "top_k"]}, "samplers has 'top_k' twice"),
+        ({"samplers": ["top_k"], "top_p": 0.5}, "top_p is 0.5, but samplers does not include top_p"),
+        ({"samplers": ["top_k"], "temperature": 0}, "temperature is 0, but samplers does not include temperature"),
+        ({"samplers": ["top_k"], "typical_p": 0.5}, "typical_p is 0.5, but samplers does not include typ_p"),
+        ({"mirostat": 2, "top_k": 5}, "top_k is 5, but mirostat=2 replaces"),
+        ({"mirostat": 1, "repeat_penalty": 1.1}, "repeat_penalty is 1.1, but mirostat=1 replaces"),
         ({"mirostat": 1, "dynatemp_range": 0.5}, "dynatemp_range is 0.5, but mirostat"),
         ({"mirostat": 1, "samplers": ["temperature"]}, r"samplers is \['temperature'\], but mirostat=1"),
-        ({"custom_sampler": min, "mirostat": 1}, "mirostat is 1, but custom_sampler chooses"),
-        ({"custom_sampler": min, "temperature": 0.5}, "temperature is 0.5, but custom_sampler chooses"),
+        ({"custom_sampler": min, "mirostat": 1}, "mirostat is 1, but custom_sampler replaces"),
+        ({"custom_sampler": min, "temperature": 0.5}, "temperature is 0.5, but custom_sampler replaces"),
         ({"custom_sampler": min, "samplers": ()}, r"samplers is \[\], but custom_sampler"),
-        ({"stop_token_ids": [-1]}, "stop_token_ids holds -1"),
-        ({"stop_token_ids": [True]}, "stop_token_ids holds True"),
-        ({"logit_bias": {-1: 0.0}}, "logit_bias names -1"),
-        ({"logit_bias": {"": 0.0}}, "logit_bias names ''"),
-        ({"logit_bias": {1.5: 0.0}}, "logit_bias names 1.5"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids has -1"),
+        ({"stop_token_ids": [True]}, "stop_token_ids has True"),
+        ({"logit_bias": {-1: 0.0}}, "logit_bias has key -1"),
+        ({"logit_bias": {"": 0.0}}, "logit_bias has key ''"),
+        ({"logit_bias": {1.5: 0.0}}, "logit_bias has key 1.5"),
         ({"logit_bias": {1: True}}, "logit_bias of 1 is True"),
         ({"logit_bias": {1: float("nan")}}, "logit_bias of 1 is nan"),
         ({"logit_bias": {"a": "b"}}, "logit_bias of 'a' is 'b'"),
-        ({"dry_sequence_breakers": ["x" * 41]}, "dry_sequence_breakers holds 'xxx.* 40 bytes"),
+        ({"dry_sequence_breakers": ["x" * 41]}, "dry_sequence_breakers has 'xxx.* 40 bytes"),
     ],
 )
 def test_contradiction_is_rejected_with_both_names(values, sentence):
@@ -191,7 +194,7 @@ def test_every_field_survives_a_copy():
     ],
 )
 def test_field_without_effect_is_rejected(name, value, master):
-    with pytest.raises(RequestError, match=f"^{name} is .* makes no use of it"):
+    with pytest.raises(RequestError, match=f"^{name} is .* has no effect"):
         SamplingParams(**{name: value})
     assert SamplingParams(**{name: value}, **master)
     # Clients send whole sets of defaults, some of them rounded to float32.

@@ -164,12 +164,12 @@ def test_logit_bias_applies_to_ids_and_texts(tokenizer):
 
 @pytest.mark.parametrize("values", [{"logit_bias": {320: 1.0}}, {"stop_token_ids": [320]}])
 def test_id_outside_the_vocabulary_is_rejected(tokenizer, values):
-    with pytest.raises(RequestError, match=f"^{next(iter(values))} names token 320; .* from 0 to 319"):
+    with pytest.raises(RequestError, match=f"^token 320 of {next(iter(values))} .* from 0 to 319"):
         Sampler(SamplingParams(**values), tokenizer)
 
 
 def test_bias_that_bans_everything_is_a_request_error():
-    with pytest.raises(RequestError, match="every token is ruled out"):
+    with pytest.raises(RequestError, match="no token is allowed"):
         draws([0.0, 1.0], n=1, logit_bias={0: False, 1: False})
 
 
@@ -234,12 +234,15 @@ def broken(ids, logits):
     [
         ({"logits_processors": [broken]}, "broken of logits_processors raised ZeroDivisionError: oh"),
         ({"custom_sampler": broken}, "broken of custom_sampler raised ZeroDivisionError: oh"),
-        ({"logits_processors": [lambda ids, row: row[:1]]}, r".*an array of shape \(1,\) and type float32; None, or"),
-        ({"logits_processors": [lambda ids, row: "no"]}, ".* gave 'no'; None, or"),
-        ({"logits_processors": [lambda ids, row: row * np.nan]}, "logits_processors left logits that are NaN"),
-        ({"custom_sampler": lambda ids, row: 3}, ".* gave 3; a token id from 0 to 2 was expected"),
-        ({"custom_sampler": lambda ids, row: None}, ".* gave None; a token id"),
-        ({"custom_sampler": lambda ids, row: 2, "logit_bias": {2: False}}, ".* chose token 2, which is ruled out"),
+        (
+            {"logits_processors": [lambda ids, row: row[:1]]},
+            r".*an array of shape \(1,\) and type float32; expected None or",
+        ),
+        ({"logits_processors": [lambda ids, row: "no"]}, ".* returned 'no'; expected None or"),
+        ({"logits_processors": [lambda ids, row: row * np.nan]}, "logits_processors returned NaN"),
+        ({"custom_sampler": lambda ids, row: 3}, ".* returned 3; expected a token id from 0 to 2"),
+        ({"custom_sampler": lambda ids, row: None}, ".* returned None; expected a token id"),
+        ({"custom_sampler": lambda ids, row: 2, "logit_bias": {2: False}}, ".* returned token 2, which is banned"),
     ],
 )
 def test_failing_callback_is_named(values, sentence):
@@ -251,10 +254,10 @@ def test_failing_callback_is_named(values, sentence):
 
 @pytest.mark.parametrize("values", [{"logit_bias": {2**31 - 1: 1.0}}, {"stop_token_ids": (10**30,)}])
 def test_ids_beyond_any_vocabulary_are_rejected(values, tokenizer):
-    with pytest.raises(RequestError, match="ids of this vocabulary go from 0"):
+    with pytest.raises(RequestError, match="expected an id from 0"):
         Sampler(SamplingParams(**values), tokenizer, [1])
 
 
 def test_bias_of_an_id_beyond_31_bits_is_rejected():
-    with pytest.raises(RequestError, match="a token id of 0 to 2147483647 or a text was expected"):
+    with pytest.raises(RequestError, match="expected a token id from 0 to 2147483647 or a string"):
         SamplingParams(logit_bias={2**31: 1.0})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "Option", "Sampler", "SamplingParams", "TokenLogprob", "log_probabilities", "options_of"]
 
-# Imported when first asked for: the command line reads the options alone, which need no NumPy.
+# Imported on first access: the command line only reads the options, which need no NumPy.
 _LAZY = {
     "Choice": "woolly.sampling.sampler",
     "Sampler": "woolly.sampling.sampler",

@@ -1,4 +1,4 @@
-"""LogitBias: biases of single tokens' logits, and banned tokens."""
+"""LogitBias: logit biases and banned tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class LogitBias:
             for token in tokens:
                 if n_vocab is not None and token >= n_vocab:
                     raise RequestError(
-                        f"{name} names token {token}; ids of this vocabulary go from 0 to {n_vocab - 1}", field=name
+                        f"token {token} of {name} is not in the vocabulary; expected an id from 0 to {n_vocab - 1}",
+                        field=name,
                     )
         biases = dict(sorted(biases.items()))
         self._ids = np.array(list(biases), np.intp)
@@ -43,7 +44,7 @@ class LogitBias:
         self._tokens, self._banned = frozenset(biases), frozenset(self._ends.tolist())
 
     def acts(self, n_output: int) -> bool:
-        """True if `apply` changes a row after n_output tokens of the answer."""
+        """True if `apply` changes the row after n_output answer tokens."""
         return bool(self._tokens) or n_output < self._min_tokens
 
     @property
@@ -58,21 +59,21 @@ class LogitBias:
         return self._tokens | self._banned if n_output < self._min_tokens else self._tokens
 
     def spares(self, ids: npt.NDArray[np.int32], n_output: int) -> bool:
-        """Return True if `apply_to` leaves these tokens unchanged."""
+        """True if `apply_to` leaves these tokens unchanged."""
         if not self.acts(n_output):
             return True
         listed = ids.tolist()
         return self._tokens.isdisjoint(listed) and (n_output >= self._min_tokens or self._banned.isdisjoint(listed))
 
     def apply_to(self, ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32], n_output: int) -> None:
-        """Changes the logits of some tokens as `apply` does."""
+        """Change the logits of some tokens, like `apply`."""
         places, which = find(ids, self._ids)
         logits[places] += self._values[which]
         if n_output < self._min_tokens:
             logits[find(ids, self._ends)[0]] = -np.inf
 
     def apply(self, row: npt.NDArray[np.float32], n_output: int) -> None:
-        """Changes the row."""
+        """Change a row in place."""
         row[self._ids] += self._values
         if n_output < self._min_tokens:
             row[self._ends] = -np.inf
@@ -81,7 +82,7 @@ class LogitBias:
 def find(
     ids: npt.NDArray[np.int32], tokens: npt.NDArray[np.integer]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the indices of ids that are among the tokens (ascending), and the index of the token at each."""
+    """Return the indices of ids that are in the sorted tokens, and the token index for each."""
     if not len(tokens):
         return np.empty(0, np.intp), np.empty(0, np.intp)
     which = np.minimum(np.searchsorted(tokens, ids), len(tokens) - 1)
@@ -94,6 +95,6 @@ def _tokens(key: int | str, tokenizer: Tokenizer | None) -> list[int]:
         return [key]
     if tokenizer is None:
         raise RequestError(
-            f"logit_bias names the text {key!r}, but there is no tokenizer to make tokens of it", field="logit_bias"
+            f"logit_bias has the string {key!r}, but there is no tokenizer; use token ids", field="logit_bias"
         )
     return tokenizer.encode(key, add_special=False, parse_special=False)

@@ -1,4 +1,4 @@
-"""Calls to the functions of a request. Their exceptions become CallbackError."""
+"""Calls of user callbacks, with exceptions wrapped in CallbackError."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def call_processor(
         return row
     if not isinstance(result, np.ndarray) or result.shape != row.shape or result.dtype.kind != "f":
         raise CallbackError(
-            f"{_name(processor)} of logits_processors gave {_describe(result)}; None, or one float per token"
-            f" (shape {row.shape}), was expected"
+            f"{_name(processor)} of logits_processors returned {_describe(result)}; expected None or one float per"
+            f" token (shape {row.shape})"
         )
     return np.array(result, np.float32)
 
@@ -38,12 +38,12 @@ def call_sampler(sampler: Callable[[Sequence[int], Float32], int], history: Hist
     token = _call("custom_sampler", sampler, history, row)
     if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < len(possible):
         raise CallbackError(
-            f"custom_sampler {_name(sampler)} gave {_describe(token)}; a token id from 0 to {len(possible) - 1}"
-            " was expected"
+            f"custom_sampler {_name(sampler)} returned {_describe(token)}; expected a token id from 0 to"
+            f" {len(possible) - 1}"
         )
     if not possible[token]:
         raise CallbackError(
-            f"custom_sampler {_name(sampler)} chose token {token}, which is ruled out (its logit is -inf)"
+            f"custom_sampler {_name(sampler)} returned token {token}, which is banned (its logit is -inf)"
         )
     return int(token)
 
@@ -57,7 +57,7 @@ def _call(what: str, function: Callable[[Sequence[int], Float32], Any], history:
 
 
 def pass_interrupt(error: BaseException) -> None:
-    """Re-raises Ctrl-C, which interrupts the main thread in whatever it runs; other exits are the callback's own."""
+    """Re-raise Ctrl-C, which may interrupt the main thread anywhere. Other exits come from the callback."""
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
 

@@ -14,43 +14,43 @@ if TYPE_CHECKING:
 
 
 class NoCandidateError(Exception):
-    """A row without a token to choose: NaN, plus infinity, or only minus infinities. Never leaves a Sampler."""
+    """A row has no valid token: NaN, plus infinity, or only minus infinities. Never leaves a Sampler."""
 
 
 class TooFewLogitsError(Exception):
-    """Raised when a sampler needs tokens outside of the top logits. Never leaves a Sampler."""
+    """A sampler needs tokens outside of the top logits. Never leaves a Sampler."""
 
 
 def log32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """log of positive values, rounded to float32 once."""
+    """Return the logarithm of positive values, rounded to float32 once."""
     out = np.empty(len(values), np.float32)
     logs(np.ascontiguousarray(values), out)
     return out
 
 
 class Candidates:
-    """Ids and logits in the order in which a draw walks them: by id, until a sampler sorts them.
+    """Ids and logits in drawing order: by id, until a sampler sorts them.
 
-    Arithmetic is float32 and sums run from first to last, as in llama.cpp: the same logits and seed then give
-    the same token.
+    Arithmetic is float32 and sums run from first to last, as in llama.cpp, so equal logits and seeds give equal tokens.
     """
 
     def __init__(self, row: npt.NDArray[np.float32], *, owned: bool = False) -> None:
-        """Complete vocabulary. A row that is not owned is copied before it is modified."""
-        self.ids: npt.NDArray[np.int32] | None = None  # None: the whole vocabulary, ids 0, 1, 2 ...
+        """Candidates are the complete vocabulary. A row that is not owned is copied before modification."""
+        self.ids: npt.NDArray[np.int32] | None = None  # None for the complete vocabulary, ids 0, 1, 2 ...
         self.logits = row
         self.n_vocab = len(row)
-        self.sorted = False  # the largest logit first
+        self.sorted = False  # in descending order of logits
         self._owned = owned
-        # The head that these are of, until a sampler leaves tokens of the head alone. Logits may only be lowered.
+        # Top logits of these candidates, until a sampler reduces them to the top logits alone. Logits may only be
+        # lowered.
         self.head: TopLogits | None = None
         self.is_sum_known = (
-            True  # whether `TopLogits.total` is that of the whole row, also after edits outside of the head
+            True  # `TopLogits.total` is valid for the complete row, including edits outside of the top logits
         )
 
     @classmethod
     def of_top_logits(cls, head: TopLogits) -> Candidates:
-        """Return candidates of the complete vocabulary, of which only the top logits are known."""
+        """Return candidates of the complete vocabulary with only the top logits known."""
         self = cls(head.logits)
         self.ids, self.n_vocab, self.head = head.ids, head.n_vocab, head
         return self
@@ -70,11 +70,11 @@ class Candidates:
         return self.logits
 
     def replace(self, logits: npt.NDArray[np.float32]) -> None:
-        """Sets other logits for the same tokens; their order by size must stay."""
+        """Replace the logits without changing their order."""
         self.logits, self._owned = logits, True
 
     def take(self, places: slice | npt.NDArray[np.integer]) -> None:
-        """Keeps the tokens at these places, in this order."""
+        """Keep the tokens at these indices, in this order."""
         if self.ids is not None:
             self.ids = self.ids[places]
         elif isinstance(places, slice):
@@ -85,7 +85,7 @@ class Candidates:
         self._owned = self._owned or not isinstance(places, slice)
 
     def ranked(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Return indices and logits of the n largest, in descending order, ties in their order."""
+        """Return indices and logits of the n largest, in descending order; ties keep their order."""
         n = min(n, len(self.logits))
         places, values = np.empty(n, np.int32), np.empty(n, np.float32)
         if not largest(self.logits, places, values):
@@ -93,14 +93,14 @@ class Candidates:
         return places, values
 
     def n_certain(self) -> int:
-        """Sort top logits; return how many of them are certain to be the largest of the vocabulary."""
+        """Sort the top logits; return how many are certain to be the largest of the vocabulary."""
         assert self.head is not None and self.ids is not None
         if self.logits is self.head.logits:
             n = len(self.logits)
         else:
             order = np.lexsort((self.ids, -self.logits))
             self.ids, self.logits = self.ids[order], self.logits[order]
-            # No token outside reaches the last one of the head, as it was before logits were lowered.
+            # No token outside can exceed the last top logit, as it was before logits were lowered.
             last, id = self.head.logits[-1], self.head.ids[-1]
             n = int(np.count_nonzero((self.logits > last) | ((self.logits == last) & (self.ids <= id))))
         n = len(self.logits) if len(self.logits) == self.n_vocab else n
@@ -109,7 +109,7 @@ class Candidates:
         return n
 
     def keep_largest(self, n: int) -> None:
-        """Sorts, and keeps the first n."""
+        """Sort and keep the first n."""
         if self.head is not None:
             if min(n, self.n_vocab) > self.n_certain():
                 raise TooFewLogitsError
@@ -124,14 +124,14 @@ class Candidates:
             self.take(slice(n))
 
     def keep_in_order(self, n: int) -> None:
-        """Keeps the n largest of a head by their ids, as those of the whole vocabulary would stand."""
+        """Keep the n largest of the top logits, sorted by id like the complete vocabulary."""
         self.keep_largest(n)
         assert self.ids is not None
         self.take(np.argsort(self.ids))
         self.sorted = False
 
     def sort(self) -> None:
-        """Puts the largest logit first."""
+        """Sort in descending order of logits."""
         self.keep_largest(len(self.logits))
 
     def peak(self) -> int:
@@ -141,14 +141,14 @@ class Candidates:
         if self.sorted or self.head is not None:
             return 0
         place = int(self.logits.argmax())
-        # The argmax of a row with a NaN is that NaN, so one look finds every sick row.
+        # The argmax of a row with a NaN is the NaN, so this check finds every invalid row.
         if not np.isfinite(self.logits[place]):
             raise NoCandidateError
         return place
 
     def top(self) -> float:
         """Return the largest logit."""
-        place = self.peak()  # before the logits are read: it may sort them
+        place = self.peak()  # before reading the logits, which it may sort
         return float(self.logits[place])
 
     def probabilities(self) -> npt.NDArray[np.float32]:

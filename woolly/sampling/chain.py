@@ -1,4 +1,4 @@
-"""Chain: the samplers enabled by the parameters, in order, and the chooser of a token."""
+"""Chain: the enabled samplers in order, and the chooser of a token."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class _Chooser(Protocol):
 
 
 class Chain:
-    """Chain without disabled samplers, and without samplers that cannot change a greedy choice."""
+    """Sampler chain without disabled samplers and without samplers that cannot change a greedy choice."""
 
     def __init__(self, params: SamplingParams, context: SamplerContext) -> None:
         self.steps: list[SamplerStep] = []
         self.chooser: _Chooser = Greedy()
         self.usual: FastChain | None = None
-        self.is_read = params.post_sampling_probs  # somebody reads what the steps leave
+        self.is_read = params.post_sampling_probs  # the candidates after the chain are needed
         for name in ("temperature",) if params.mirostat else params.samplers:
             if name == "temperature" and params.temperature <= 0.0 and params.dynatemp_range == 0.0:
                 while self.steps and getattr(self.steps[-1], "keeps_likeliest", False):
@@ -41,19 +41,19 @@ class Chain:
 
     @property
     def is_greedy(self) -> bool:
-        """True if the most likely token is always chosen."""
+        """True if the chain always chooses the most likely token."""
         return isinstance(self.chooser, Greedy)
 
     @property
     def alone(self) -> FastChain | Greedy | None:
-        """Return the step that replaces the complete chain; None if several are needed."""
+        """Step that replaces the complete chain, or None if several are needed."""
         if isinstance(self.chooser, Greedy):
             return None if self.steps or self.is_read else self.chooser
         return self.usual
 
     @property
     def n_top_logits(self) -> int:
-        """Number of top logits that usually suffice; 0: the complete row is needed."""
+        """Number of top logits that usually suffice; 0 if the complete row is needed."""
         n_lowered = 0
         for step in self.steps:
             n: int = getattr(step, "n_top_logits", 0)

@@ -1,4 +1,4 @@
-"""Sequence breakers: texts at which a repetition ends, as sequences of a vocabulary's tokens."""
+"""Sequence breakers of DRY: strings that end a repetition, as token sequences."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
-_MAX_TAIL_TOKENS = 20  # tokens; bounds the look back per token
+_MAX_TAIL_TOKENS = 20  # limits the look-ahead per token
 
 Breakers = Mapping[int, Sequence[tuple[int, ...]]]
 
-_MAX_KNOWN = 16  # sets of texts per vocabulary
+_MAX_KNOWN = 16  # cached sets of strings per vocabulary
 
 _known: WeakKeyDictionary[Tokenizer, OrderedDict[tuple[str, ...], Breakers]] = WeakKeyDictionary()
 
 
 def sequence_breakers(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
-    """Return, by first token, the tails that complete a breaker; an empty tail if the token contains one.
+    """Map each first token to the tails that complete a breaker; the tail is empty if the token contains a breaker.
 
-    A token that ends with the beginning of a text needs the tokens of the rest as its tail. Scans the vocabulary
-    once per set of texts (50 ms for 49,000 tokens) and keeps the latest sets.
+    If a token ends with the beginning of a breaker, the tail has the tokens of the rest. Results are cached, because
+    scanning the vocabulary takes 50 ms for 49,000 tokens.
     """
     known = _known.setdefault(tokenizer, OrderedDict())
     if texts not in known:
@@ -36,7 +36,7 @@ def sequence_breakers(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
 
 def _find(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
     wanted = [text.encode() for text in dict.fromkeys(texts)]
-    tails: dict[bytes, dict[bytes, tuple[int, ...]]] = {}  # beginning of a text -> text -> tokens of its rest
+    tails: dict[bytes, dict[bytes, tuple[int, ...]]] = {}  # beginning of a breaker -> breaker -> tokens of the rest
     for text in wanted:
         for n in range(1, len(text)):
             tails.setdefault(text[:n], {})[text] = tuple(_encode(tokenizer, text[n:])[:_MAX_TAIL_TOKENS])

@@ -1,4 +1,4 @@
-"""Fast path of the usual chain: top_k, top_p, min_p, temperature and draw in one function, for one row or a batch."""
+"""FastChain: top_k, top_p, min_p, temperature and draw in one function, for a row or a batch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 
-_FEW = 12  # rows that are sooner done one after another
+_FEW = 12  # smaller batches are faster row by row
 
 
 class FastChain:
-    """Chooses the same token as the separate steps, in a third of their time.
+    """Chooses the same tokens as the separate steps, in a third of the time.
 
-    That time counts where a GPU computes 64 sequences in the time of one. What the steps would leave is not kept.
+    Sampling time matters when a GPU computes 64 sequences at a time. Intermediate candidates are not stored.
     """
 
     def __init__(self, top_k: TopK, top_p: TopP | None, min_p: MinP | None, heat: Temperature, chooser: Draw) -> None:
@@ -44,7 +44,7 @@ class FastChain:
 
     @classmethod
     def of(cls, steps: Sequence[SamplerStep], chooser: object) -> FastChain | None:
-        """Return the fast chain of these steps; None if they are others, or in another order."""
+        """Return the fast chain of these steps, or None for other steps or another order."""
         kinds = {type(step): step for step in steps}
         top_k, top_p, min_p, heat = (kinds.get(kind) for kind in (TopK, TopP, MinP, Temperature))
         if list(steps) != [step for step in (top_k, top_p, min_p, heat) if step is not None]:
@@ -56,12 +56,12 @@ class FastChain:
         return cls(top_k, top_p, min_p, heat, chooser) if heat.is_fixed and top_k.k > 0 else None
 
     def choose(self, candidates: Candidates) -> int:
-        """One u per token, as `Draw`."""
+        """Choose a token, with one random number like `Draw`."""
         candidates.keep_largest(self.k)
         return candidates.id(self.place(candidates.logits))
 
     def place(self, logits: Float32) -> int:
-        """Return the index drawn from at least k top logits in descending order; the first is finite."""
+        """Return the drawn index among at least k top logits in descending order. The first logit must be finite."""
         logits = logits[: self.k]
         top = logits[0]
         if self.p <= 1.0:
@@ -75,16 +75,16 @@ class FastChain:
         u = self.random.uniform64()
         logits = logits / self.temperature
         if not math.isfinite(logits[0]):
-            return 0  # a temperature so small that only the largest remains
+            return 0  # the temperature is so low that only the largest logit remains
         return draw(logits, float(logits[0]), u)
 
 
 def choose_batch(
     chains: Sequence[FastChain | Greedy | None], ids: npt.NDArray[np.int32], logits: Float32, is_whole: bool
 ) -> list[int | None]:
-    """The token of each row of a ranking; None for rows without a chain, and those that must be looked at one by one.
+    """Return the token of each row, or None for rows without a chain and rows that need individual sampling.
 
-    `is_whole` says whether the ranking has the whole vocabulary. Rows must be sound.
+    `is_whole`: the ranking has the complete vocabulary. Rows must be valid.
     """
     tokens: list[int | None] = [None] * len(chains)
     usual: list[tuple[int, FastChain]] = []
@@ -109,16 +109,16 @@ def choose_batch(
 
 
 def _draw(chains: Sequence[FastChain], logits: Float32) -> list[int]:
-    """The place that each chain takes in its row of logits, the largest first, as `FastChain.choose` does.
+    """Return the drawn index of each chain in its row of descending logits, like `FastChain.choose`.
 
-    Sums run along each row from first to last, so that the rows beside it change nothing.
+    Sums run along each row from first to last, so other rows have no influence.
     """
     rows = np.arange(len(chains))
-    kinds = {chain.settings for chain in chains}  # mostly one, which is then that of all rows
+    kinds = {chain.settings for chain in chains}  # usually a single setting, which then applies to all rows
     settings = np.array(list(kinds) if len(kinds) == 1 else [chain.settings for chain in chains]).T
     ks, least = settings[:2].astype(np.intp)
     shares, lows, heats = settings[2:, :, None].astype(np.float32)
-    n = np.minimum(ks, logits.shape[1])  # how many are left of each row
+    n = np.minimum(ks, logits.shape[1])  # remaining candidates of each row
     logits = logits[:, : n.max()]
     weights = _powers(logits)
     weights /= weights.cumsum(axis=1)[rows, n - 1][:, None]
@@ -128,13 +128,13 @@ def _draw(chains: Sequence[FastChain], logits: Float32) -> list[int]:
     sums = _powers(heated).cumsum(axis=1, dtype=np.float64)
     targets = np.array([chain.random.uniform64() for chain in chains]) * sums[rows, n - 1]
     places = (sums < targets[:, None]).sum(axis=1)
-    # A temperature may be so small that only the largest remains.
+    # The temperature may be so low that only the largest logit remains.
     drawn: list[int] = np.where(np.isfinite(heated[:, 0]), places, 0).tolist()
     return drawn
 
 
 def _powers(logits: Float32) -> Float32:
-    """exp of what each logit lies below the first of its row."""
+    """Return exp(logit - first logit) for each row."""
     below = logits - logits[:, :1]
     out = np.empty_like(below)
     weigh(below.reshape(-1), 0.0, out.reshape(-1))

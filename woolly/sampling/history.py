@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 class History:
-    """The tokens of a sequence so far, prompt first, as one array that grows."""
+    """Tokens of a sequence, starting with the prompt, in an array that grows."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._tokens = np.empty(len(prompt) + 256, np.int32)
@@ -27,5 +27,5 @@ class History:
         self._n += 1
 
     def last(self, n: int) -> npt.NDArray[np.int32]:
-        """Return a view of the last n tokens, or all for -1."""
+        """Return a view of the last n tokens; -1 for all."""
         return self._tokens[0 if n < 0 else max(0, self._n - n) : self._n]

@@ -1,4 +1,4 @@
-"""Log-probabilities: exact over the whole vocabulary, of the logits as the model gave them."""
+"""Log-probabilities over the complete vocabulary, from the model's original logits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log-probability of a token, before any sampler, with the most likely tokens at its position."""
+    """Log-probability of a token before any sampler, with the most likely tokens at its position."""
 
     token: int
-    logprob: float  # natural
-    top: tuple[tuple[int, float], ...] = ()  # (token, logprob), likeliest first, equal ones by id
-    text: str = field(default="", compare=False)  # of the token; U+FFFD for a part of a character
+    logprob: float  # natural logarithm
+    top: tuple[tuple[int, float], ...] = ()  # (token, logprob), most likely first, ties by id
+    text: str = field(default="", compare=False)  # text of the token; U+FFFD for a partial character
 
     def __repr__(self) -> str:
         top = f", top {len(self.top)}" if self.top else ""
@@ -31,7 +31,7 @@ class TokenLogprob:
 
 
 def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -> TokenLogprob:
-    """The log-softmax of a row in float64: of one token, and of the n_top likeliest."""
+    """Return the log-softmax of a token and of the n_top most likely tokens, in float64."""
     n_top = min(n_top, len(logits))
     ids, values = np.empty(n_top, np.int32), np.empty(n_top, np.float32)
     total = log_sum_exp(logits)
@@ -43,7 +43,7 @@ def log_probabilities(logits: npt.NDArray[np.float32], token: int, n_top: int) -
 
 
 def top_log_probabilities(head: TopLogits, token: int, n_top: int) -> TokenLogprob:
-    """Return log-probabilities from at least n_top top logits; the row is read for others, or for its sum."""
+    """Return log-probabilities from top logits; read the complete row only if they do not suffice."""
     if math.isnan(head.total):
         return log_probabilities(head.whole(), token, n_top)
     total = float(head.logits[0]) + math.log(head.total)

@@ -1,4 +1,4 @@
-"""Option: the one row that says everything about a field of SamplingParams."""
+"""Option: declaration of a SamplingParams field."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ _KINDS = {"int": int, "float": float, "bool": bool, "str": str}
 
 @dataclass(frozen=True)
 class Option:
-    """A field: its range, the sampler that reads it, and its names and words for people.
+    """Declaration of a field: its range, sampler, names and texts.
 
-    Range checks, command-line flags, HTTP bodies, llama-server's settings, the page's form and the reference read it.
+    Used by range checks, command line flags, HTTP bodies, llama-server's settings, the form of the web page and the
+    reference.
     """
 
     name: str
-    type: str  # the annotation
+    type: str  # annotation
     default: Any
     help: str  # one sentence
     low: float | None = None
     high: float | None = None
-    typed_low: float | None = None  # the lowest value that a person means; the library may accept lower ones
-    off: Any = None  # the value at which the option asks for nothing
-    sampler: str | None = None  # "*": the whole chain
-    needs: tuple[str, ...] = ()  # without one of these options, this one has no effect
-    flags: str = ""  # of the command line, separated by spaces; "": none
-    shown: str = ""  # what people read in place of the default
-    group: str = ""  # the part of the page's form; "": not there
+    typed_low: float | None = None  # minimum for user interfaces; the library may accept lower values
+    off: Any = None  # value that disables the option
+    sampler: str | None = None  # sampler that uses the option; "*" for the complete chain
+    needs: tuple[str, ...] = ()  # the option has no effect unless one of these options is enabled
+    flags: str = ""  # command line flags, separated by spaces; "": no flag
+    shown: str = ""  # text to show instead of the default
+    group: str = ""  # section of the page's form; "": not in the form
     label: str = ""
     unit: str = ""
     choices: tuple[str, ...] = ()  # names of the values 0, 1, ...
-    form: str = ""  # how a person types a value that is not of a plain type: names or json
+    form: str = ""  # input format of values without a plain type: names or json
 
     @property
     def is_optional(self) -> bool:
-        """True if None is a value."""
+        """True if None is a valid value."""
         return self.type.endswith(" | None")
 
-    @functools.cached_property  # each request asks some 200 times
+    @functools.cached_property  # read about 200 times per request
     def kind(self) -> Any:
-        """The plain type or list of the values, None for others."""
+        """Type of the values: a plain type, a list of one, or None."""
         plain = self.type.removesuffix(" | None")
         if plain.startswith("tuple[") and plain.endswith(", ...]"):
             item = _KINDS.get(plain[6:-6])
@@ -53,11 +54,11 @@ class Option:
 
     @property
     def runs_with_mirostat(self) -> bool:
-        """True if the option has an effect while Mirostat, which replaces all samplers but one, is on."""
+        """True if the option also has an effect with Mirostat, which replaces all samplers except temperature."""
         return self.sampler is None or self.name == "temperature"
 
     def to_form(self) -> dict[str, Any]:
-        """The row as the page reads it."""
+        """Return the declaration for the form of the web page."""
         forms = {int: "whole", float: "number", bool: "flag", list[str]: "lines"}
         form = {
             "name": self.name,
@@ -81,7 +82,7 @@ class Option:
 def option(
     default: Any, help: str, *, factory: Callable[[], Any] | None = None, hash: bool | None = None, **row: Any
 ) -> Any:
-    """A dataclass field with its row; `row` are fields of Option."""
+    """Return a dataclass field with its declaration; `row` has fields of Option."""
     metadata = {"option": {"help": help, **row}}
     if factory is not None:
         return dataclasses.field(default_factory=factory, hash=hash, metadata=metadata)
@@ -89,7 +90,7 @@ def option(
 
 
 def options_of(params: type) -> dict[str, Option]:
-    """The rows of SamplingParams, or of a class derived from it, by name."""
+    """Return the declarations of SamplingParams or a subclass, by name."""
     return _read(params)
 
 

@@ -1,4 +1,4 @@
-"""SamplingParams: how a request wants its tokens chosen, and when to stop."""
+"""SamplingParams: sampling, penalties, structure and stop conditions of a request."""
 
 from __future__ import annotations
 
@@ -15,194 +15,196 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# The samplers by name, in the order in which they run unless `samplers` gives another.
+# Samplers in default order.
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 
 
 @with_near_names
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Sampling parameters. Names, defaults and order are llama.cpp's; a value that is out of range, or that nothing
-    reads because of another one, is refused.
+    """Sampling parameters with the names, defaults and order of llama.cpp.
 
-    The chain: penalties and dry lower what repeats; top_n_sigma, top_k, typ_p, top_p, min_p and xtc narrow the
-    candidates; temperature flattens or sharpens what remains; one is drawn. `samplers` gives another order.
-    A temperature of 0 or less takes the likeliest of what remains. Mirostat stands in for the whole chain but the
-    temperature, and `custom_sampler` for all of it: fields of samplers that do not run must be left at their defaults.
+    Values that are out of range, or that have no effect, raise RequestError.
+
+    The chain: penalties and dry lower the logits of repetitions; top_n_sigma, top_k, typ_p, top_p, min_p and xtc
+    exclude candidates; temperature flattens or sharpens the distribution; one candidate is drawn. `samplers` changes
+    the order. A temperature of 0 or less chooses the most likely candidate. Mirostat replaces all samplers except
+    temperature, and `custom_sampler` replaces the complete chain; parameters of replaced samplers must have their
+    defaults.
     """
 
     # fmt: off
     max_tokens: int | None = option(
-        None, "Most tokens of the answer; without it, the answer ends when the model ends it or the context is full.",
+        None, "Maximum answer tokens; by default, the answer ends when the model ends it or the context is full.",
         low=1, group="Answer",
     )
     temperature: float = option(
-        0.8, "0 takes the likeliest token each time; higher values are more varied.", typed_low=0.0, off=1.0,
+        0.8, "0 always chooses the most likely token; higher values give more varied answers.", typed_low=0.0, off=1.0,
         sampler="temperature", flags="--temperature --temp", group="Answer",
     )
     # -s is the seed, as in `serve` and in llama.cpp.
     seed: int | None = option(
-        None, "The same seed gives the same answer; -1 for a random one.", low=0, high=2**32 - 1, typed_low=-1,
+        None, "Random seed; equal seeds give equal answers. -1 for random.", low=0, high=2**32 - 1, typed_low=-1,
         flags="--seed -s", shown="random", group="Answer",
     )
     stop: tuple[str, ...] = option(
-        (), "Texts that end the answer and are not part of it.", group="Answer", label="Stop sequences",
+        (), "Strings that end the answer and are not part of it.", group="Answer", label="Stop sequences",
     )
 
     top_k: int = option(
-        40, "Draw from this many likeliest tokens; 0 or -1 for all.", low=-1, off=0, sampler="top_k", flags="--top-k",
+        40, "Draw from this many most likely tokens; 0 or -1 for all.", low=-1, off=0, sampler="top_k", flags="--top-k",
         group="Samplers",
     )
     top_p: float = option(
-        0.95, "Draw from the likeliest tokens that add up to this share; 1 for all.", low=0.0, high=1.0, off=1.0,
+        0.95, "Draw from the most likely tokens with this total probability; 1 for all.", low=0.0, high=1.0, off=1.0,
         sampler="top_p", flags="--top-p", group="Samplers",
     )
     min_p: float = option(
-        0.05, "Drop tokens less likely than this share of the likeliest; 0 for none.", low=0.0, high=1.0, off=0.0,
+        0.05, "Minimum probability, relative to the most likely token; 0 is off.", low=0.0, high=1.0, off=0.0,
         sampler="min_p", flags="--min-p", group="Samplers",
     )
     typical_p: float = option(
-        1.0, "Keep tokens about as surprising as expected, up to this share; 1 for all.", low=0.0, high=1.0, off=1.0,
+        1.0, "Draw from the most typical tokens with this total probability; 1 for all.", low=0.0, high=1.0, off=1.0,
         sampler="typ_p", flags="--typical --typical-p", group="Samplers",
     )
     top_n_sigma: float = option(
-        -1.0, "Keep tokens within this many standard deviations of the best; 0 or less for all.", off=-1.0,
+        -1.0, "Maximum distance to the largest logit in standard deviations; 0 or less is off.", off=-1.0,
         sampler="top_n_sigma", flags="--top-nsigma --top-n-sigma", group="Samplers",
     )
     xtc_probability: float = option(
-        0.0, "How often the likeliest tokens are left out (XTC); 0 for never.", low=0.0, high=1.0, off=0.0,
+        0.0, "Probability of excluding the most likely tokens (XTC); 0 is off.", low=0.0, high=1.0, off=0.0,
         sampler="xtc", flags="--xtc-probability", group="Samplers", label="XTC probability",
     )
     xtc_threshold: float = option(
-        0.1, "XTC leaves out tokens likelier than this; above 0.5, none.", low=0.0, high=1.0, sampler="xtc",
+        0.1, "XTC excludes tokens above this probability; above 0.5 it is off.", low=0.0, high=1.0, sampler="xtc",
         needs=("xtc_probability",), flags="--xtc-threshold", group="Samplers", label="XTC threshold",
     )
     min_keep: int = option(
-        0, "Candidates that each narrowing leaves at least.", low=0, off=0, sampler="*", group="Samplers",
+        0, "Minimum number of candidates after each sampler.", low=0, off=0, sampler="*", group="Samplers",
         label="Keep at least", unit="tokens",
     )
     dynatemp_range: float = option(
-        0.0, "How far the temperature follows the entropy, up and down; 0 for not at all.", low=0.0, off=0.0,
+        0.0, "Range of the entropy-based temperature, up and down; 0 is off.", low=0.0, off=0.0,
         sampler="temperature", flags="--dynatemp-range", group="Samplers", label="Dynamic temperature",
     )
     dynatemp_exponent: float = option(
-        1.0, "The exponent with which the temperature follows the entropy.", low=0.0, sampler="temperature",
+        1.0, "Exponent of the entropy-based temperature.", low=0.0, sampler="temperature",
         needs=("dynatemp_range",), flags="--dynatemp-exp", group="Samplers", label="Dynamic exponent",
     )
 
     repeat_penalty: float = option(
-        1.0, "Above 1, tokens that were used become less likely; 1 is off.", low=1e-38, typed_low=0.01, off=1.0,
+        1.0, "Above 1, repeated tokens become less likely; 1 is off.", low=1e-38, typed_low=0.01, off=1.0,
         sampler="penalties", flags="--repeat-penalty", group="Repetition",
     )
     presence_penalty: float = option(
-        0.0, "Lowers tokens that were used at all; 0 is off.", off=0.0, sampler="penalties", flags="--presence-penalty",
+        0.0, "Lowers the logits of used tokens; 0 is off.", off=0.0, sampler="penalties", flags="--presence-penalty",
         group="Repetition",
     )
     frequency_penalty: float = option(
-        0.0, "Lowers tokens by how often they were used; 0 is off.", off=0.0, sampler="penalties",
+        0.0, "Lowers the logits of tokens by their number of occurrences; 0 is off.", off=0.0, sampler="penalties",
         flags="--frequency-penalty", group="Repetition",
     )
     repeat_last_n: int = option(
-        64, "Tokens that the three penalties look back on; 0 for none, -1 for all.", low=-1, sampler="penalties",
+        64, "Number of last tokens for the three penalties; 0 for none, -1 for all.", low=-1, sampler="penalties",
         needs=("repeat_penalty", "presence_penalty", "frequency_penalty"), flags="--repeat-last-n", group="Repetition",
         label="Look back", unit="tokens",
     )
     dry_multiplier: float = option(
-        0.0, "Penalty on what would continue a repeated passage (DRY); 0 is off.", low=0.0, off=0.0, sampler="dry",
+        0.0, "Penalty for tokens that continue a repetition (DRY); 0 is off.", low=0.0, off=0.0, sampler="dry",
         flags="--dry-multiplier", group="Repetition", label="DRY multiplier",
     )
     dry_base: float = option(
-        1.75, "How DRY's penalty grows with each further token of the passage.", low=1.0, sampler="dry",
+        1.75, "Growth of the DRY penalty per token of the repetition.", low=1.0, sampler="dry",
         needs=("dry_multiplier",), flags="--dry-base", group="Repetition", label="DRY base",
     )
     dry_allowed_length: int = option(
-        2, "Passages up to this length may repeat.", low=0, sampler="dry", needs=("dry_multiplier",),
+        2, "Repetitions up to this length have no penalty.", low=0, sampler="dry", needs=("dry_multiplier",),
         flags="--dry-allowed-length", group="Repetition", label="DRY allowed length", unit="tokens",
     )
     dry_penalty_last_n: int = option(
-        -1, "Tokens that DRY looks back on; 0 for none, -1 for all.", low=-1, sampler="dry", needs=("dry_multiplier",),
+        -1, "Number of last tokens for DRY; 0 for none, -1 for all.", low=-1, sampler="dry", needs=("dry_multiplier",),
         flags="--dry-penalty-last-n", group="Repetition", label="DRY look back", unit="tokens",
     )
     dry_sequence_breakers: tuple[str, ...] = option(
-        ("\n", ":", '"', "*"), "Texts that no repeated passage reaches over.", sampler="dry", needs=("dry_multiplier",),
+        ("\n", ":", '"', "*"), "Strings that end a repetition.", sampler="dry", needs=("dry_multiplier",),
         flags="--dry-sequence-breaker", group="Repetition", label="DRY breakers",
     )
 
     mirostat: int = option(
-        0, "Version of Mirostat, 1 or 2, which aims at a steady surprise in place of the other samplers; 0 is off.",
+        0, "Mirostat version 1 or 2, which controls the surprise and replaces other samplers; 0 is off.",
         low=0, high=2, off=0, flags="--mirostat", group="Mirostat", choices=("Off", "Version 1", "Version 2"),
     )
     mirostat_tau: float = option(
-        5.0, "The surprise that Mirostat aims at, in bits.", low=0.0, needs=("mirostat",), flags="--mirostat-ent",
+        5.0, "Target surprise of Mirostat in bits.", low=0.0, needs=("mirostat",), flags="--mirostat-ent",
         group="Mirostat", label="Tau",
     )
     mirostat_eta: float = option(
-        0.1, "How fast Mirostat corrects the surprise.", low=0.0, needs=("mirostat",), flags="--mirostat-lr",
+        0.1, "Learning rate of Mirostat.", low=0.0, needs=("mirostat",), flags="--mirostat-lr",
         group="Mirostat", label="Eta",
     )
 
     reasoning_budget: int | None = option(
-        None, "Most tokens that a model may think before it answers; 0 for no thoughts, -1 for no limit.", low=-1,
+        None, "Maximum reasoning tokens before the answer; 0 for no reasoning, -1 for no limit.", low=-1,
         flags="--reasoning-budget", shown="no limit", group="More", label="Thinking budget", unit="tokens",
     )
     reasoning_budget_message: str | None = option(
-        None, "Text that ends a thought which its budget cuts off.", needs=("reasoning_budget",),
+        None, "Text to insert when the budget ends the reasoning.", needs=("reasoning_budget",),
         flags="--reasoning-budget-message",
     )
     min_tokens: int = option(
-        0, "Before this many tokens, the model may not end its answer.", low=0, group="More",
+        0, "Minimum answer tokens before the model may end the answer.", low=0, group="More",
     )
     ignore_eos: bool = option(
-        False, "The model may not end its answer at all.", flags="--ignore-eos", group="More", label="Ignore EOS",
+        False, "Never let the model end the answer.", flags="--ignore-eos", group="More", label="Ignore EOS",
     )
     context_shift: bool = option(
-        False, "Drop old tokens when the context is full, instead of ending.", off=False, group="More",
+        False, "Drop old tokens when the context is full, instead of ending the answer.", off=False, group="More",
     )
     n_keep: int = option(
-        0, "First tokens of the prompt that a shift never drops; -1 for all.", low=-1, needs=("context_shift",),
+        0, "Number of first prompt tokens that a shift never drops; -1 for all.", low=-1, needs=("context_shift",),
         group="More", label="Keep tokens",
     )
     samplers: tuple[str, ...] = option(
-        SAMPLERS, "The samplers that run, in order, such as top_k;temperature.", off=SAMPLERS, sampler="*",
+        SAMPLERS, "Samplers to run, in order, such as top_k;temperature.", off=SAMPLERS, sampler="*",
         flags="--samplers", group="More", label="Sampler order", form="names",
     )
     logit_bias: Mapping[int | str, float] = option(
-        None, "What is added to the logits of token ids, or of the tokens of a text; False or -inf for never.",
+        None, "Values to add to the logits of token ids, or of the tokens of a string; False or -inf to ban.",
         factory=dict, hash=False, flags="--logit-bias -l", group="More", form="json",
     )
     # fmt: on
-    stop_token_ids: tuple[int, ...] = option((), "Tokens that end the answer and are not part of it.")
+    stop_token_ids: tuple[int, ...] = option((), "Token ids that end the answer and are not included in it.")
 
-    n: int = option(1, "Number of answers; the i-th is drawn with seed + i.", low=1)
+    n: int = option(1, "Number of answers; answer i uses seed + i.", low=1)
     logprobs: int | None = option(
         None,
-        "Number of alternatives beside each chosen token; without it, no log-probabilities.",
+        "Number of alternatives per token; by default, no log-probabilities.",
         low=0,
     )
-    prompt_logprobs: int | None = option(None, "The same for the tokens of the prompt.", low=0)
-    post_sampling_probs: bool = option(
-        False, "Log-probabilities as the samplers leave them, not as the model gave them."
+    prompt_logprobs: int | None = option(
+        None, "Number of alternatives per prompt token; by default, no log-probabilities.", low=0
     )
+    post_sampling_probs: bool = option(False, "Log-probabilities after the samplers instead of before.")
 
     json_schema: Mapping[str, Any] | str | type | None = option(  # noqa: RUF009
-        None, "JSON schema that the answer follows, or a pydantic class."
+        None, "JSON schema or pydantic class that the answer must match."
     )
-    json_object: bool = option(False, "The answer is a JSON object.")
-    regex: str | None = option(None, "Regular expression that the answer matches as a whole.")
-    choice: tuple[str, ...] = option((), "The answer is one of these texts.")
-    lark: str | None = option(None, "Grammar in llguidance's Lark that the answer follows.")
-    grammar: str | None = option(None, "Grammar in GBNF that the answer follows.")
+    json_object: bool = option(False, "The answer must be a JSON object.")
+    regex: str | None = option(None, "Regular expression that the complete answer must match.")
+    choice: tuple[str, ...] = option((), "Strings of which the answer must be one.")
+    lark: str | None = option(None, "Grammar for the answer, in llguidance's Lark dialect.")
+    grammar: str | None = option(None, "Grammar for the answer, in GBNF.")
 
     logits_processors: tuple[
         Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32] | None], ...
-    ] = option((), "Functions (ids so far, logits) that edit the logits in place or return others.")
+    ] = option((), "Functions (ids so far, logits) that edit the logits in place or return new logits.")
     custom_sampler: Callable[[Sequence[int], npt.NDArray[np.float32]], int] | None = option(  # noqa: RUF009
         None,
-        "Function (ids so far, logits) that returns the token, in place of all samplers.",
+        "Function (ids so far, logits) that returns the token and replaces all samplers.",
     )
 
     adapters: Mapping[str | int, float] | None = option(
-        None, "How much of each adapter of the model, by name or number; without it, 1 of each.", hash=False
+        None, "Scale of each adapter, by name or number; 1 for all by default.", hash=False
     )
 
     def __post_init__(self) -> None:
@@ -210,7 +212,7 @@ class SamplingParams:
 
     @property
     def structure(self) -> tuple[str, str] | None:
-        """The kind of structure that the answer must have, and its source in one canonical spelling."""
+        """Kind of structure that the answer must match, and its source in canonical form."""
         if self.json_schema is not None:
             return "json_schema", str(self.json_schema)
         if self.json_object:
@@ -224,7 +226,7 @@ class SamplingParams:
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The fields of SamplingParams as keywords of a call, for type checkers; a test keeps the two in step."""
+    """Fields of SamplingParams as keywords of a call, for type checkers."""
 
     max_tokens: int | None
     temperature: float

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def post_sampling_logprob(candidates: Candidates, token: int, n_top: int, *, is_greedy: bool) -> TokenLogprob:
-    """Returns the log-probability of a token among the candidates, and those of the n_top likeliest that have any."""
+    """Return the log-probability of a token among the candidates, and of the n_top most likely candidates."""
     if is_greedy:
         return TokenLogprob(token, 0.0, ((token, 0.0),)[:n_top])
     logits = candidates.logits.astype(np.float64)
@@ -24,5 +24,5 @@ def post_sampling_logprob(candidates: Candidates, token: int, n_top: int, *, is_
     order = np.argsort(-logprobs, kind="stable")[:n_top]
     top = tuple((int(ids[i]), float(logprobs[i])) for i in order if np.exp(logprobs[i]) > 0.0)
     own = logprobs[ids == token]
-    # A custom sampler may take a token that the chain ruled out.
+    # A custom sampler may return a token that the chain excluded.
     return TokenLogprob(token, float(own[0]) if len(own) else -np.inf, top)

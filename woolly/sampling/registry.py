@@ -1,4 +1,4 @@
-"""The registry of samplers: `@sampler("top_p")` adds a class under its name."""
+"""Registry of samplers: `@sampler("top_p")` adds a class by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplerContext:
-    """Facts that a sampler may use besides its parameters."""
+    """Values that a sampler may use in addition to its parameters."""
 
     history: History  # grows with each token
     tokenizer: Tokenizer | None
@@ -24,18 +24,18 @@ class SamplerContext:
 
 
 class SamplerStep(Protocol):
-    """One sampler of one sequence.
+    """Sampler of a sequence.
 
-    Optional attributes: `n_top_logits`, the number of top logits that usually decide its result; `only_lowers`,
-    true if it only lowers logits. Without either, it reads all logits of a row.
+    Optional attributes: `n_top_logits`, the number of top logits that usually suffice; `only_lowers`, true if it only
+    lowers logits. Without these, the sampler reads all logits of a row.
     """
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> SamplerStep | None:
-        """A sampler for these parameters; None if they ask for nothing."""
+        """Return a sampler for these parameters, or None if they disable it."""
 
     def apply(self, candidates: Candidates) -> None:
-        """Removes candidates or changes their logits."""
+        """Remove candidates or change their logits."""
 
 
 Kind = TypeVar("Kind", bound=type[SamplerStep])
@@ -44,7 +44,7 @@ _known: dict[str, type[SamplerStep]] = {}
 
 
 def sampler(name: str) -> Callable[[Kind], Kind]:
-    """Registers the class under the name that `SamplingParams.samplers` uses."""
+    """Register the class under its name in `SamplingParams.samplers`."""
 
     def register(kind: Kind) -> Kind:
         _known[name] = kind
@@ -54,7 +54,7 @@ def sampler(name: str) -> Callable[[Kind], Kind]:
 
 
 def find_sampler(name: str) -> type[SamplerStep]:
-    """The class of a name; imports `samplers/NAME.py` unless the name is registered."""
+    """Return the class with a name; import `samplers/NAME.py` unless it is registered."""
     if name not in _known:
         import_module(f"woolly.sampling.samplers.{name}")
     return _known[name]

@@ -1,4 +1,4 @@
-"""Sampler: one row of logits -> one token."""
+"""Sampler: chooses a token from a row of logits."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Choice(NamedTuple):
 
 
 class Sampler:
-    """Chooses the tokens of one sequence, one by one.
+    """Chooses the tokens of a sequence one by one.
 
-    The choice depends only on the parameters, the seed, the prompt and the rows so far.
+    The choice only depends on the parameters, the seed, the prompt and the rows so far.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Sampler:
         reasoning_markers: ReasoningMarkers | None = None,
         reasoning_ends: Sequence[int] = (),
     ) -> None:
-        """`index` is the answer among the request's `n`: each has its own seed.
+        """`index` is the number of the answer among the request's `n`, each of which has a different seed.
 
-        `reasoning_markers` are those of the reasoning that the answer may begin with; `reasoning_ends` repeats each
-        `end_reasoning` after its number of tokens of the answer.
+        `reasoning_markers` enclose the reasoning at the start of the answer. `reasoning_ends` are the token counts of
+        earlier `end_reasoning` calls, which are repeated.
         """
         first = draw_seed() if params.seed is None else params.seed
         self.seed = (first + index) % 2**32
@@ -73,17 +73,17 @@ class Sampler:
         self._reasoning = (
             None if params.reasoning_budget is None else self._new_reasoning_budget(params.reasoning_budget)
         )
-        self.reasoning_ends = tuple(reasoning_ends)  # tokens of the answer after which a thought was ended by name
+        self.reasoning_ends = tuple(reasoning_ends)  # token counts at which a call ended the reasoning
         self._chain = Chain(params, SamplerContext(self._history, tokenizer, self.seed))
-        self.n_top_logits = self._n_top_logits()  # tokens of a head that mostly suffice; 0: whole rows are read
+        self.n_top_logits = self._n_top_logits()  # sufficient number of top logits; 0: complete rows
         self._alone = self._chain.alone if self.n_top_logits and params.logprobs is None else None
         if 0 in self.reasoning_ends:
             self.end_reasoning()
 
     def next(self, row: Row) -> Choice:
-        """Chooses a token after a row of logits, which is left as it is, and goes on from there.
+        """Choose a token from a row of logits, which is not changed, and add it to the history.
 
-        After a head it chooses what it would choose after the whole row, which it asks for if need be.
+        With top logits, the choice is the same as with the complete row, which is requested if needed.
         """
         if isinstance(row, int):
             self._go_on(row)
@@ -113,7 +113,7 @@ class Sampler:
         return () if self._reasoning is None else self._reasoning.forced
 
     def end_reasoning(self) -> bool:
-        """End the reasoning with the next token; return True if the answer is reasoning."""
+        """End the reasoning with the next token; return True if the answer is in its reasoning."""
         n_output = len(self._history) - self._n_prompt
         if self._reasoning is None and self._marks is not None:
             self._reasoning = self._new_reasoning_budget(2**63)
@@ -122,36 +122,36 @@ class Sampler:
                     self._reasoning.saw(token)
         if self._reasoning is None or not self._reasoning.end():
             return False
-        if n_output not in self.reasoning_ends:  # where thoughts are in channels another one may follow
+        if n_output not in self.reasoning_ends:  # with channels, more reasoning may follow
             self.reasoning_ends = (*self.reasoning_ends, n_output)
         return True
 
     @property
     def device_chain(self) -> FastChain | Greedy | None:
-        """Return the chooser that alone picks the next token on the device; None if other steps may be needed."""
+        """Chooser that the device can use for the next token, or None if other steps may be needed."""
         return None if self.constraint is not None or self.forced else self._alone
 
     @property
     def lowered(self) -> frozenset[int]:
-        """Tokens that the next choice makes less likely by name; of a sampler that reads heads none gets likelier."""
+        """Tokens that biases lower at the next choice. With top logits, no token becomes more likely."""
         return self._bias.lowered(len(self._history) - self._n_prompt)
 
     def chooses_alike(self, ids: npt.NDArray[np.int32], is_lowered: bool = True) -> FastChain | Greedy | None:
-        """Return the chooser that alone picks the next token of these top logits; None if other steps are needed.
+        """Return the chooser that suffices for the next token of these top logits, or None.
 
-        `is_lowered` says whether any of them may be among those that are `lowered`.
+        `is_lowered` is True if any of the top tokens may be in `lowered`.
         """
         chain = self._alone
         if chain is None or self.constraint is not None or self.forced:
             return None
         if is_lowered and (lowered := self.lowered):
-            # Those behind the ones that are read change nothing.
+            # Tokens after the ones read have no influence.
             n = 1 if isinstance(chain, Greedy) else chain.k
             return chain if lowered.isdisjoint(ids[:n].tolist()) else None
         return chain
 
     def _go_on(self, token: int) -> None:
-        """Update all trackers of the answer with its next token."""
+        """Add a token to all trackers of the answer."""
         self._history.append(token)
         if self.constraint is not None:
             self.constraint.accept(token)
@@ -169,7 +169,7 @@ class Sampler:
         return ReasoningBudget(self._marks, tokenizer, budget, params.reasoning_budget_message or "")
 
     def _next_forced(self) -> int | None:
-        """Return the forced next token; None if there is none."""
+        """Return the forced next token, or None."""
         if not self.forced:
             return None
         assert self._reasoning is not None
@@ -195,7 +195,7 @@ class Sampler:
         return max(n, params.logprobs or 0)
 
     def _from_head(self, head: TopLogits) -> tuple[int, Candidates] | None:
-        """Return the token and the remaining candidates; None if the top logits do not suffice."""
+        """Return the token and the remaining candidates, or None if the top logits do not suffice."""
         candidates = Candidates.of_top_logits(head)
         n_output = len(self._history) - self._n_prompt
         try:
@@ -209,7 +209,7 @@ class Sampler:
             with np.errstate(all="ignore"):
                 return self._chain.choose(candidates), candidates
         except (NoCandidateError, TooFewLogitsError):
-            return None  # no random number is drawn before the candidates are known
+            return None  # no random number has been drawn
 
     def _from_row(self, logits: Float32) -> tuple[int, Candidates]:
         """Return the token and the remaining candidates."""
@@ -218,9 +218,9 @@ class Sampler:
             row, owned = self._edited(logits)
             candidates = Candidates(row, owned=owned)
             if params.custom_sampler is not None:
-                candidates.peak()  # raises for a row of NaN or -inf before the caller's function sees it
+                candidates.peak()  # raises for a row of NaN or -inf before the custom sampler is called
                 return call_sampler(params.custom_sampler, self._history, candidates.editable()), candidates
-            # Logits may be minus infinity, and biases as large as a float32 can be.
+            # Logits may be minus infinity, and biases as large as float32 allows.
             with np.errstate(all="ignore"):
                 return self._chain.choose(candidates), candidates
         except NoCandidateError:
@@ -246,5 +246,5 @@ class Sampler:
         if not np.isfinite(logits.max()):
             return ModelError("the model computed logits that are not finite; its file may be damaged")
         if self._params.logits_processors and row.max() != -np.inf:
-            return CallbackError("logits_processors left logits that are NaN or infinite; numbers were expected")
-        return RequestError("every token is ruled out; logit_bias, logits_processors and the structure must leave one")
+            return CallbackError("logits_processors returned NaN or infinite logits; expected finite numbers")
+        return RequestError("no token is allowed; relax logit_bias, logits_processors or the structure of the answer")

@@ -1,4 +1,4 @@
-"""JSON schemas as callers give them."""
+"""JSON schemas from dictionaries and pydantic classes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import Any
 
 
 def read_schema(given: Any) -> Any:
-    """Return the schema of a pydantic class (anything with `model_json_schema`); other values unchanged."""
+    """Return the schema of a pydantic class (anything with `model_json_schema`); return other values unchanged."""
     make = getattr(given, "model_json_schema", None)
     return make() if callable(make) else given

@@ -2,9 +2,9 @@
 
 from random import SystemRandom
 
-randbits = SystemRandom().getrandbits  # that of `secrets`, which imports more than it
+randbits = SystemRandom().getrandbits  # generator of `secrets`, without its imports
 
 
 def draw_seed() -> int:
-    """Return a random seed: two requests without a seed may have different answers."""
+    """Return a random seed, so that requests without a seed may have different answers."""
     return randbits(32)

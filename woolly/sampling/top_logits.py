@@ -1,4 +1,4 @@
-"""Top logits of a row, enough for most samplers to choose the token that the complete row gives."""
+"""Top logits of a row, which usually suffice to choose the same token as from the complete row."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ MAX_TOP_LOGITS = 256
 
 @dataclass(slots=True)
 class TopLogits:
-    """Top tokens and logits in descending order, ties by id, and statistics of the complete row."""
+    """Top tokens and logits in descending order (ties by id), and statistics of the complete row."""
 
     ids: npt.NDArray[np.int32]
     logits: Float32
     n_vocab: int
-    total: float  # the sum of exp(logit - largest logit) over the whole row; NaN if a device did not make it
-    is_sound: bool  # if not, the row holds NaN or plus infinity, and nothing else of this is true
-    whole: Callable[[], Float32]  # the row itself
+    total: float  # sum of exp(logit - largest logit) over the complete row; NaN if the device did not compute it
+    is_sound: bool  # if False, the row has NaN or plus infinity, and the other fields are invalid
+    whole: Callable[[], Float32]  # returns the complete row
 
 
-# What a sampler chooses from. A token if it has chosen already, with those of other rows (`fast_chain.choose_batch`).
+# Input of a sampler. A token if a batch sampler has already chosen it (`fast_chain.choose_batch`).
 Row = Float32 | TopLogits | int
 
 
 def copy_row(row: Row) -> Row:
-    """Return a copy for a later step: the next step overwrites the memory of a row."""
+    """Return a copy for a later step, because the next step overwrites the row."""
     if isinstance(row, int):
         return row
     if not isinstance(row, TopLogits):

@@ -1,4 +1,4 @@
-"""Keywords: refuses an argument whose name is unknown, and says which name is meant."""
+"""Errors for unknown keyword arguments, with suggestions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.errors import KeywordError
 
 Class = TypeVar("Class", bound=type)
 
-# Names that other programs give to the same thing, by the name here; a call takes the ones that it knows.
+# Names of the same parameter in other programs.
 _NAMES = {
     "model": "model_path model_name model_id model_name_or_path repo_id",
     "max_tokens": "max_new_tokens max_completion_tokens n_predict num_predict max_length",
@@ -49,28 +49,28 @@ _MAX_LISTED = 32
 
 
 def near_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the closest known name; None if none is similar."""
+    """Return the closest known name, or None if none is similar."""
     names = list(known)
     by_peers = next((ours for ours in names if (ours, name) in PEER_NAMES), None)
     return by_peers or next(iter(difflib.get_close_matches(name[:40], names, n=1, cutoff=0.7)), None)
 
 
 def check_keywords(call: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises KeywordError for the first name that `call` does not know."""
+    """KeywordError for the first unknown argument of `call`."""
     for name in given:
         if name in known:
             continue
         if near := near_name(name, known):
             remedy = f"did you mean {near}?"
         elif len(known) <= _MAX_LISTED:
-            remedy = f"it takes {', '.join(known)}"
+            remedy = f"expected one of {', '.join(known)}"
         else:
-            remedy = f"help({call}) lists what it takes"
-        raise KeywordError(f"{call} takes no {name[:40]!r}; {remedy}", field=name)
+            remedy = f"see help({call})"
+        raise KeywordError(f"{call} got an unexpected argument {name[:40]!r}; {remedy}", field=name)
 
 
 def with_near_names(cls: Class) -> Class:
-    """Lets a class say which name is meant if it is made with an unknown one; Python's own TypeError does not."""
+    """Class decorator: raise KeywordError with a suggestion for unknown constructor arguments."""
     init = cls.__init__  # type: ignore[misc]
     known = list(inspect.signature(init).parameters)[1:]
 

@@ -1,4 +1,4 @@
-"""Choosers: the last step of the chain, which draws one of the candidates."""
+"""Choosers: the last step of the chain, which chooses a candidate."""
 
 from woolly.sampling.choosers.draw import Draw
 from woolly.sampling.choosers.greedy import Greedy

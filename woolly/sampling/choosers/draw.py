@@ -1,4 +1,4 @@
-"""Random choice by weight."""
+"""Draw: random choice by weight."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class Draw:
-    """Takes the first candidate at which the sum of the weights reaches u times their total."""
+    """Chooses the first candidate at which the cumulative weight reaches u times the total."""
 
     def __init__(self, seed: int) -> None:
         self.random = MersenneTwister(seed)
 
     def choose(self, candidates: Candidates) -> int:
-        """Uses exactly one u per token, even if only one candidate is left."""
+        """Choose a candidate. Each call uses exactly one random number, even with a single candidate."""
         return candidates.id(first_possible(candidates, candidates.draw(self.random.uniform64())))
 
 
 def first_possible(candidates: Candidates, place: int) -> int:
-    """The place drawn; the likeliest one if u was 0 and the first candidate is ruled out."""
+    """Return the drawn index, or the most likely one if u is 0 and the first candidate is banned."""
     return place if candidates.logits[place] > -np.inf else candidates.peak()

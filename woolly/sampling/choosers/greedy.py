@@ -12,5 +12,5 @@ class Greedy:
     """Chooses the most likely token, the first of ties."""
 
     def choose(self, candidates: Candidates) -> int:
-        """Return the index of the largest logit."""
+        """Return the token with the largest logit."""
         return candidates.id(candidates.peak())

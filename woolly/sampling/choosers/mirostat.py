@@ -1,4 +1,4 @@
-"""Mirostat, which replaces the chain and the draw."""
+"""Mirostat, which replaces the sampler chain and the random choice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from woolly.sampling.candidates import Candidates, log32
 from woolly.sampling.choosers.draw import first_possible
 from woolly.sampling.mt19937 import MersenneTwister
 
-_HEAD = 100  # likeliest tokens from which version 1 estimates the steepness
+_HEAD = 100  # top tokens from which version 1 estimates the slope
 
 
 class Mirostat:
-    """Holds the surprise of the chosen tokens near tau bits, by cutting off what is more surprising than mu."""
+    """Keeps the surprise of chosen tokens near tau bits by excluding tokens with a surprise above mu."""
 
     def __init__(self, version: int, tau: float, eta: float, seed: int) -> None:
         self._version = version
@@ -26,7 +26,7 @@ class Mirostat:
         self._random = MersenneTwister(seed)
 
     def choose(self, candidates: Candidates) -> int:
-        """Sorts, cuts, draws, and corrects mu by the surprise of what was drawn."""
+        """Sort, truncate, draw, and adjust mu by the surprise of the drawn token."""
         candidates.sort()
         p = candidates.probabilities()
         p = p[p > 0.0]
@@ -46,7 +46,7 @@ class Mirostat:
         return int(np.argmax(surprising)) if surprising.any() else len(p)
 
     def _by_steepness(self, p: npt.NDArray[np.float32], n_vocab: int) -> int:
-        """The k at which a Zipf law as steep as that of the first tokens has the surprise mu."""
+        """Return the k at which a Zipf distribution with the slope of the top tokens has surprise mu."""
         head = p[:_HEAD]
         if len(head) < 2:
             return 1
@@ -58,11 +58,11 @@ class Mirostat:
             epsilon = s - np.float32(1.0)
             numerator = epsilon * np.float32(2.0) ** self._mu
             k = (numerator / (np.float32(1.0) - np.float32(n_vocab) ** -epsilon)) ** (np.float32(1.0) / s)
-        # A flat or degenerate head has no steepness: then all are kept, or one.
+        # A flat distribution has no slope: keep one token or all.
         return 1 if np.isnan(k) else int(min(float(k), n_vocab))
 
     def _draw(self, p: npt.NDArray[np.float32]) -> int:
-        """Draw as std::discrete_distribution does: a single candidate uses no random number."""
+        """Draw like std::discrete_distribution, which uses no random number for a single candidate."""
         if len(p) < 2:
             return 0
         weights = p.astype(np.float64)

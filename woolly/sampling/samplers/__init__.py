@@ -1,3 +1,3 @@
-"""One file per sampler, named as `SamplingParams.samplers` names it; `woolly.sampling.registry` finds them."""
+"""Samplers, one file each, named as in `SamplingParams.samplers`; see `woolly.sampling.registry`."""
 
 __all__: list[str] = []

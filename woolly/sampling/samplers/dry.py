@@ -1,4 +1,4 @@
-"""Don't repeat yourself: a penalty on repeated passages."""
+"""DRY (don't repeat yourself): a penalty on repeated passages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _F32_MAX = np.finfo(np.float32).max
 
 @sampler("dry")
 class Dry:
-    """Lowers the tokens that would continue a repetition, the more the longer it is (don't repeat yourself).
+    """Lowers tokens that would continue a repetition, more for longer repetitions.
 
     The penalty is multiplier * base ** (length - allowed length). A repetition ends at a sequence breaker.
     """
@@ -45,15 +45,15 @@ class Dry:
         self._multiplier = float(np.float32(multiplier))
         self._base = float(np.float32(base))
         self._allowed = allowed_length
-        self._breakers = breakers  # first token -> the tails that may follow it
-        self._is_first = np.zeros(max(breakers, default=-1) + 2, bool)  # the last entry stands for all others
+        self._breakers = breakers  # first token -> tails that may follow it
+        self._is_first = np.zeros(max(breakers, default=-1) + 2, bool)  # the last entry represents all other tokens
         self._is_first[list(breakers)] = True
-        # The power stays below the largest float32.
+        # keeps the power below the largest float32
         self._max_power = int(88.7228391 / math.log(self._base)) if self._base > 1.000001 else 2**31
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Dry | None:
-        """Create the sampler; None at a multiplier or a window of 0."""
+        """Return the sampler, or None if the multiplier or the window is 0."""
         if params.dry_multiplier <= 0.0 or params.dry_penalty_last_n == 0:
             return None
         tokenizer = context.tokenizer
@@ -62,7 +62,7 @@ class Dry:
         return cls(context.history, params.dry_penalty_last_n, *growth, breakers)
 
     def apply(self, candidates: Candidates) -> None:
-        """Touches only tokens that follow an earlier copy of the last ones."""
+        """Lower tokens that follow an earlier copy of the last tokens."""
         tokens = self._history.last(self._last_n)
         if len(tokens) <= self._allowed or (limit := self._limit(tokens)) < self._allowed:
             return
@@ -85,7 +85,7 @@ class Dry:
             logits[places] = np.where(np.isneginf(values), values, lowered)
 
     def _limit(self, tokens: npt.NDArray[np.int32]) -> int:
-        """Return the length of the look-back: to the end of the last sequence breaker."""
+        """Return the length of the window after the last sequence breaker."""
         n = len(tokens)
         for start in np.flatnonzero(self._is_first[np.minimum(tokens, len(self._is_first) - 1)])[::-1].tolist():
             after = n - start - 1
@@ -102,7 +102,7 @@ class Dry:
 def _find(
     candidates: Candidates, tokens: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.intp]]:
-    """Return the indices of candidates among the tokens (ascending), and the index of the token at each."""
+    """Return the indices of candidates that are in the sorted tokens, and the token index for each."""
     if candidates.ids is None:
         inside = np.flatnonzero(tokens < len(candidates))
         return tokens[inside], inside

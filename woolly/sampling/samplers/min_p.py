@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @sampler("min_p")
 class MinP:
-    """Keeps what is at least p times as likely as the likeliest."""
+    """Keeps tokens at least p times as likely as the most likely token."""
 
     keeps_likeliest = True
     n_top_logits = MAX_TOP_LOGITS
@@ -28,11 +28,11 @@ class MinP:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> MinP | None:
-        """Create the sampler; None if the parameters turn it off."""
+        """Return the sampler, or None if it is disabled."""
         return cls(params.min_p, params.min_keep) if params.min_p > 0.0 else None
 
     def apply(self, candidates: Candidates) -> None:
-        """Leaves the order as it is, unless min_keep asks for more than pass."""
+        """Filter the candidates without changing their order, unless min_keep requires more."""
         place = candidates.peak()
         least = candidates.logits[place] + self.log_p
         keep = candidates.logits >= least

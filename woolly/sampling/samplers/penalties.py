@@ -19,7 +19,7 @@ _F32_MAX = np.finfo(np.float32).max
 
 @sampler("penalties")
 class RepetitionPenalty:
-    """Lowers each token of the last n: divided by `repeat`, less `frequency` for each time and `presence` once."""
+    """Lowers recent tokens: divides by `repeat`, and subtracts `presence`, and `frequency` per occurrence."""
 
     def __init__(self, history: History, last_n: int, repeat: float, frequency: float, presence: float) -> None:
         self._history = history
@@ -28,8 +28,8 @@ class RepetitionPenalty:
         self._frequency = np.float32(frequency)
         self._presence = np.float32(presence)
 
-        self._counts: npt.NDArray[np.int32] | None = None  # of each token in the window
-        self._window = 0, 0  # start and end of what is counted
+        self._counts: npt.NDArray[np.int32] | None = None  # occurrences of each token in the window
+        self._window = 0, 0  # start and end of the counted window
 
     @property
     def only_lowers(self) -> bool:
@@ -38,17 +38,17 @@ class RepetitionPenalty:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> RepetitionPenalty | None:
-        """Create the sampler; None if no penalty is set."""
+        """Return the sampler, or None if no penalty is set."""
         amounts = params.repeat_penalty, params.frequency_penalty, params.presence_penalty
         if params.repeat_last_n == 0 or amounts == (1.0, 0.0, 0.0):
             return None
         return cls(context.history, params.repeat_last_n, *amounts)
 
     def apply(self, candidates: Candidates) -> None:
-        """Touches the tokens of the window alone."""
+        """Lower the tokens in the window."""
         window = self._history.last(self._last_n)
         counts = self._count(candidates.n_vocab)
-        # A token that stands twice in the window is written twice, with the same value.
+        # A token that occurs twice in the window is written twice with the same value.
         places = window if candidates.ids is None else np.flatnonzero(counts[candidates.ids])
         n = counts[window] if candidates.ids is None else counts[candidates.ids[places]]
         logits = candidates.editable()
@@ -59,7 +59,7 @@ class RepetitionPenalty:
         logits[places] = np.where(np.isneginf(values), values, np.clip(lowered, -_F32_MAX, _F32_MAX))
 
     def _count(self, n_vocab: int) -> npt.NDArray[np.int32]:
-        """Count the tokens in the window, updated by those that entered and left it."""
+        """Count the tokens in the window, updated with tokens that entered or left."""
         end = len(self._history)
         start = 0 if self._last_n < 0 else max(0, end - self._last_n)
         tokens = self._history.last(-1)

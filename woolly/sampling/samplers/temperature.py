@@ -1,4 +1,4 @@
-"""Temperature, fixed or dynamic by entropy."""
+"""Temperature, fixed or entropy-based."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @sampler("temperature")
 class Temperature:
-    """Divides the logits by the temperature, or by one that follows the entropy of the candidates."""
+    """Divides the logits by a temperature, which may depend on the entropy of the candidates."""
 
     def __init__(self, temperature: float, spread: float, exponent: float) -> None:
         self.temperature = np.float32(temperature)
@@ -25,17 +25,17 @@ class Temperature:
 
     @property
     def is_fixed(self) -> bool:
-        """True if the temperature is fixed, not dynamic by entropy."""
+        """True if the temperature does not depend on the entropy."""
         return bool(self._spread <= 0.0 and self.temperature > 0.0)
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Temperature:
-        """Never None: every row is divided, also by 1."""
+        """Return the sampler, which is always needed, even to divide by 1."""
         spread = 0.0 if params.mirostat else params.dynatemp_range
         return cls(params.temperature, spread, params.dynatemp_exponent)
 
     def apply(self, candidates: Candidates) -> None:
-        """With a spread, sorts first."""
+        """Divide the logits. An entropy-based temperature sorts them first."""
         if self._spread <= 0.0:
             self._divide(candidates, self.temperature)
         elif len(candidates) > 1:
@@ -61,7 +61,7 @@ class Temperature:
             if np.isfinite(logits[place]):
                 candidates.replace(logits)
                 return
-        # No temperature, or one so small that float32 overflows: only the largest remains.
+        # With temperature 0, or one so low that float32 overflows, only the largest logit remains.
         logits = np.full_like(candidates.logits, -np.inf)
         logits[place] = candidates.logits[place]
         candidates.replace(logits)

@@ -23,12 +23,12 @@ class TopK:
 
     @property
     def n_top_logits(self) -> int:
-        """Return k: the sampler reads the k most likely tokens."""
+        """Number of tokens that the sampler reads."""
         return self.k
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> TopK | None:
-        """Create the sampler; None if the parameters turn it off."""
+        """Return the sampler, or None if it is disabled."""
         return cls(params.top_k) if params.top_k > 0 else None
 
     def apply(self, candidates: Candidates) -> None:

@@ -24,11 +24,11 @@ class TopNSigma:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> TopNSigma | None:
-        """Create the sampler; None if the parameters turn it off."""
+        """Return the sampler, or None if it is disabled."""
         return cls(params.top_n_sigma) if params.top_n_sigma > 0.0 else None
 
     def apply(self, candidates: Candidates) -> None:
-        """Only lowers logits to minus infinity; those that already are do not count for the deviation."""
+        """Set logits to minus infinity. Logits that already are do not count for the deviation."""
         if len(candidates) < 2:
             return
         logits = candidates.logits

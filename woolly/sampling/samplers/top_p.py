@@ -1,4 +1,4 @@
-"""Nucleus sampling."""
+"""Top-p (nucleus) sampling."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from woolly.sampling.top_logits import MAX_TOP_LOGITS, TopLogits
 if TYPE_CHECKING:
     from woolly.sampling.params import SamplingParams
 
-_FIRST_LOOK = 256  # likeliest tokens that mostly reach top_p, found without sorting them all
-_HALF = 2.0**-24  # what rounding to float32 changes at most, as a share
+_FIRST_LOOK = 256  # number of top tokens that usually reaches top_p, to avoid sorting all tokens
+_HALF = 2.0**-24  # maximum relative rounding error of float32
 
 
 @sampler("top_p")
 class TopP:
-    """Keeps the shortest head of the sorted candidates whose probabilities reach p (nucleus sampling)."""
+    """Keeps the most likely tokens until their total probability reaches p."""
 
     keeps_likeliest = True
     n_top_logits = MAX_TOP_LOGITS
@@ -32,14 +32,14 @@ class TopP:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> TopP | None:
-        """Create the sampler; None if the parameters turn it off."""
+        """Return the sampler, or None if it is disabled."""
         return cls(params.top_p, params.min_keep) if params.top_p < 1.0 else None
 
     def apply(self, candidates: Candidates) -> None:
-        """Sorts only the head if the head reaches p."""
+        """Keep the top tokens, sorting only as many as needed."""
         if candidates.head is not None:
             if candidates.logits is not candidates.head.logits or not candidates.is_sum_known:
-                raise TooFewLogitsError  # the sum of the whole row is another
+                raise TooFewLogitsError  # the sum of the complete row has changed
             candidates.keep_largest(self._of_top_logits(candidates.head))
             return
         if candidates.sorted:
@@ -59,10 +59,10 @@ class TopP:
         candidates.sorted = True
 
     def _of_top_logits(self, head: TopLogits) -> int:
-        """Return the number of tokens to keep, if the row's sum in float32, from first to last, leaves no doubt.
+        """Return the number of tokens to keep, if the unknown float32 sum of the row leaves no doubt.
 
-        That sum is not known. Each addition is off by no more than what is added, and by no more than half a unit of
-        the last place. What rounding does to the weights themselves is far less than 64 such units.
+        Each addition has an error of at most the added value, and at most half a unit in the last place. The rounding
+        error of the weights is far less than 64 such units.
         """
         weights = np.empty_like(head.logits)
         weigh(head.logits, float(head.logits[0]), weights)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @sampler("typ_p")
 class Typical:
-    """Keeps the tokens whose surprise is closest to the entropy, until they reach p (locally typical sampling)."""
+    """Keeps the tokens whose surprise is closest to the entropy until they reach p (locally typical sampling)."""
 
     def __init__(self, p: float, min_keep: int) -> None:
         self._p = np.float32(p)
@@ -23,11 +23,11 @@ class Typical:
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Typical | None:
-        """Create the sampler; None if the parameters turn it off."""
+        """Return the sampler, or None if it is disabled."""
         return cls(params.typical_p, params.min_keep) if params.typical_p < 1.0 else None
 
     def apply(self, candidates: Candidates) -> None:
-        """Leaves the most typical first."""
+        """Keep the most typical tokens, sorted by typicality."""
         candidates.sort()
         p = candidates.probabilities()
         possible = p > 0.0

@@ -1,4 +1,4 @@
-"""Exclude top choices."""
+"""XTC: exclude top choices."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @sampler("xtc")
 class Xtc:
-    """Now and then drops all but the last of the tokens that are likelier than a threshold (exclude top choices)."""
+    """At random, excludes all tokens above a probability threshold except the least likely of them."""
 
     def __init__(self, probability: float, threshold: float, min_keep: int, seed: int) -> None:
         self._probability = np.float32(probability)
         self._threshold = np.float32(threshold)
         self._min_keep = min_keep
-        # Its own generator, of the same seed as the draw.
+        # Separate generator with the same seed as the draw.
         self._random = MersenneTwister(seed)
 
     @classmethod
     def make(cls, params: SamplingParams, context: SamplerContext) -> Xtc | None:
-        """Create the sampler; None if the parameters turn it off."""
+        """Return the sampler, or None if it is disabled."""
         return (
             cls(params.xtc_probability, params.xtc_threshold, params.min_keep, context.seed)
             if params.xtc_probability > 0.0 and params.xtc_threshold <= 0.5
@@ -35,12 +35,12 @@ class Xtc:
         )
 
     def apply(self, candidates: Candidates) -> None:
-        """Draws whether to act at all."""
+        """Exclude top choices with the configured probability."""
         if len(candidates) < 2 or self._random.uniform32() > self._probability:
             return
         candidates.sort()
         p = candidates.probabilities()
-        # Sorted, so those that reach the threshold are the first. An impossible token never does.
+        # The candidates are sorted, so the first ones reach the threshold. An impossible token never does.
         last = int(np.count_nonzero((p >= self._threshold) & (p > 0.0))) - 1
         if last > 0 and len(candidates) - last >= self._min_keep:
             candidates.take(slice(last, None))
