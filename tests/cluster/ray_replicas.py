@@ -28,7 +28,7 @@ def cluster():
 
 
 def test_cluster_exists():
-    with pytest.raises(RequestError, match="no Ray cluster at"):
+    with pytest.raises(RequestError, match="no Ray cluster found at"):
         ray_launchers("127.0.0.1:1", 1, 1)
 
 

@@ -114,7 +114,7 @@ def test_answer_after_an_invalid_step_is_recomputed_by_another_replica(tiny_mode
 )
 def test_replica_with_an_invalid_ready_message_does_not_serve(tiny_model, corrupt):
     launcher = CorruptingLauncher("ready", corrupt)
-    with pytest.raises(ModelError, match="no replica can serve: it says"):
+    with pytest.raises(ModelError, match="no replica is ready: invalid"):
         FleetLLM(tiny_model, OPTIONS, [launcher], stall=60.0)
 
 

@@ -78,7 +78,7 @@ def test_answers_equal_those_of_a_single_process(fleet, alone):
     assert llm.embed_tokens("a b c")[0].tolist() == alone.embed_tokens("a b c")[0].tolist()
     with pytest.raises(RequestError, match="context holds 512"):
         llm.generate([1] * 600, LONG)
-    with pytest.raises(RequestError, match="functions of this process"):
+    with pytest.raises(RequestError, match="replicas do not support callbacks"):
         llm.generate(PROMPT, custom_sampler=lambda tokens, logits: 1)
 
 
@@ -102,7 +102,7 @@ def test_every_kind_of_request_fails_over(fleet, alone, kind):
 
 def test_request_that_kills_every_replica_is_ended(fleet, alone):
     llm = fleet(ThreadLauncher("a", dies_after=2, times=2), ThreadLauncher("b", dies_after=2, times=2))
-    with pytest.raises(RuntimeError, match="3 replicas ended while they computed this request"):
+    with pytest.raises(RuntimeError, match="3 replicas crashed while computing this request"):
         llm.generate(PROMPT, LONG)
     assert llm.generate(PROMPT, LONG) == alone.generate(PROMPT, LONG)  # as soon as one is there again
 
@@ -157,7 +157,7 @@ def test_replica_with_different_bits_is_rejected(fleet, alone):
     llm = fleet(ThreadLauncher("a"), ThreadLauncher("b", options={"kv_type": "f32"}))
     until(lambda: llm.fleet.counts["refused"])
     refused = next(one for one in llm.fleet.report() if "last_loss" in one)
-    assert "it has another type of cache: w" in refused["last_loss"] or refused["replica"] == "a"
+    assert "it has a different type of cache: w" in refused["last_loss"] or refused["replica"] == "a"
     assert llm.fleet.n_ready == 1
     params = SamplingParams(temperature=0, seed=0, max_tokens=5)
     kv_type = llm.identity().kv_type
@@ -166,7 +166,7 @@ def test_replica_with_different_bits_is_rejected(fleet, alone):
 
 
 def test_error_says_why_no_replica_can_serve(fleet):
-    with pytest.raises(ModelError, match=r"no replica can serve: .*kv_type is 'f9'"):
+    with pytest.raises(ModelError, match=r"no replica is ready: .*kv_type is 'f9'"):
         fleet(ThreadLauncher("a", options={"kv_type": "f9"}))
 
 
@@ -178,7 +178,7 @@ def test_replica_that_hangs_while_loading_blocks_nobody(fleet, alone, monkeypatc
 
 
 def test_replica_that_hangs_while_loading_is_given_up(fleet, alone):
-    with pytest.raises(ModelError, match=r"no replica can serve: it did not open its model within 0\.1 seconds"):
+    with pytest.raises(ModelError, match=r"no replica is ready: the model did not open within 0\.1 seconds"):
         fleet(ThreadLauncher("a", hangs=True), load_limit=0.1)
     launcher = ThreadLauncher("a")
     llm = fleet(launcher)

@@ -148,12 +148,14 @@ def test_replicas_take_the_gpus_of_a_machine_in_turn(monkeypatch):
 
 def test_error_says_how_to_give_a_replica_the_same_bits():
     known = Identity(1, "m", "cuda+cpu sm_90+avx2", "f16", "a")
-    advice = "; give all of them one number of layers for the GPU (--gpu-layers N)"
+    advice = "; set the same number of GPU layers for all replicas (--gpu-layers N)"
     for other in (replace(known, probe="b"), replace(known, backend="cpu")):
         assert difference(known, other).endswith(advice)
-    assert "another backend (cpu, the others cuda+cpu sm_90+avx2)" in difference(known, replace(known, backend="cpu"))
+    assert "a different backend (cpu, others have cuda+cpu sm_90+avx2)" in difference(
+        known, replace(known, backend="cpu")
+    )
     for other in (replace(known, model="n"), replace(known, kv_type="f32")):
         assert advice not in difference(known, other)
     known = replace(known, backend="cpu")
-    assert "its CPU, its kernels" in difference(known, replace(known, probe="b"))
+    assert "different CPU, kernels" in difference(known, replace(known, probe="b"))
     assert advice not in difference(known, replace(known, probe="b"))

@@ -192,17 +192,17 @@ def test_different_model_token_or_arithmetic_is_rejected(model, tmp_path, monkey
     other = write_tiny(Tiny("other", "llama", n_layers=5, tied=False), tmp_path / "other.gguf")
     with (
         on_threads(other, 1) as stages,
-        pytest.raises(StageError, match=r"holds other\.gguf, whose bytes are not those"),
+        pytest.raises(StageError, match=r"has other\.gguf, which differs from"),
     ):
         LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
     with on_threads(model, 1) as stages:
         wrong = tmp_path / "wrong"
         wrong.write_bytes(b"another token, long enough")
         wrong.chmod(0o600)
-        with pytest.raises(StageError, match="the token is not the one of the other side"):
+        with pytest.raises(StageError, match="the peer has a different token"):
             LLM(model, stages=names(stages), stage_token_file=wrong)
         monkeypatch.setattr("woolly.cluster.stage.ARITHMETIC_VERSION", 0)
-        with pytest.raises(StageError, match="has arithmetic 0, the engine's"):
+        with pytest.raises(StageError, match="has arithmetic 0, but the engine has"):
             LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
 
 
@@ -257,7 +257,7 @@ def test_stage_computes_for_one_process_at_a_time(model, tmp_path, monkeypatch):
         monkeypatch.setattr("woolly.runtime.pipeline.program._AGAIN", 0.01)
         parsed = Stages.parse(names(stages), token_file(tmp_path))
         monkeypatch.setattr(Stages, "parse", lambda *_: Stages(parsed.places, TOKEN, patience=0.1))
-        with pytest.raises(StageError, match="computes for another process"):
+        with pytest.raises(StageError, match="in use by another engine"):
             LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
         assert texts(llm) == alone(model)
 
@@ -288,9 +288,9 @@ def test_silent_stage_is_lost(model, tmp_path, monkeypatch):
         ({"stages": "127.0.0.1:1"}, "stages must be a non-empty list of HOST:PORT"),
         ({"stage_token_file": None}, "stages need stage_token_file"),
         ({"stage_token_file": "absent"}, "absent, which cannot be read"),
-        ({"cache_disk": "1GB"}, "cache_disk is given with stages"),
-        ({"adapters": ["a.gguf"]}, "adapters is given with stages"),
-        ({"control_vectors": ["a.gguf"]}, "control_vectors is given with stages"),
+        ({"cache_disk": "1GB"}, "cache_disk is not supported with stages"),
+        ({"adapters": ["a.gguf"]}, "adapters is not supported with stages"),
+        ({"control_vectors": ["a.gguf"]}, "control_vectors is not supported with stages"),
         ({"speculation": "mtp"}, "speculation is 'mtp'"),
     ],
 )

@@ -111,14 +111,14 @@ def raising(error):
 )
 def test_actor_without_an_address_is_killed(ray_launcher, address):
     launcher, ray = ray_launcher(address)
-    with pytest.raises(RequestError, match="Ray started no replica: "):
+    with pytest.raises(RequestError, match="Ray failed to start a replica: "):
         launcher.start()
     assert len(ray.killed) == 1
 
 
 def test_actor_without_the_secret_is_killed(ray_launcher, stranger):
     launcher, ray = ray_launcher(lambda _: stranger)
-    with pytest.raises(RequestError, match=r"Ray started no replica: .* did not show that it has the secret"):
+    with pytest.raises(RequestError, match=r"Ray failed to start a replica: .* failed to authenticate"):
         launcher.start()
     assert len(ray.killed) == 1
 

@@ -56,7 +56,7 @@ def test_replica_ends_running_reasoning_and_says_where(tiny_model, monkeypatch):
     llm = fleet(tiny_model, ThreadLauncher("a"))
     try:
         ((request,),) = llm.prepare("Sheep", endless, reasoning_markers=MARKS)
-        with pytest.raises(RequestError, match="no replica says"):
+        with pytest.raises(RequestError, match="no replica confirmed"):
             llm.driver.end_reasoning([request])
         llm.driver.add([request], lambda *_: None)
         _until(lambda: request.output)
@@ -133,7 +133,7 @@ def _waits_once(llm, monkeypatch):
         llm.driver._pending[request] = PendingAnswer(
             request, lambda *_: None, ForwardedOptions(), llm.tokenizer.n_vocab
         )
-    with pytest.raises(RequestError, match="no replica says"):
+    with pytest.raises(RequestError, match="no replica confirmed"):
         llm.driver.end_reasoning(requests)
     assert waited == [10.0, 4.0, 0.0]
     monkeypatch.undo()

@@ -71,7 +71,7 @@ def fail(*given):
 def test_replica_exits_if_its_gpu_fails_while_opening_the_model(ending, tiny_model, monkeypatch):
     one, thread, raised = ending
     monkeypatch.setattr(LLM, "identity", fail)  # the probe is the first run
-    with pytest.raises(ModelError, match="no replica can serve: the GPU failed"):
+    with pytest.raises(ModelError, match="no replica is ready: the GPU failed"):
         FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [AddressLauncher(one.address, SECRET)], stall=60.0)
     thread.join(60)
     assert not thread.is_alive() and raised == ["the GPU failed; start the process anew"]
@@ -130,8 +130,8 @@ def test_replica_server_accepts_again_after_an_error(replica_server, tiny_model,
     with FleetLLM(tiny_model, ModelOptions(ctx=512, threads=1), [launcher], stall=60.0) as llm:
         assert llm.fleet.n_ready == 1
     assert not errors
-    assert [record.msg for record in caplog.records if "could not be accepted" in record.msg] == [
-        f"a connection could not be accepted ({os.strerror(errno.EMFILE)}); others are waited for"
+    assert [record.msg for record in caplog.records if "failed to accept" in record.msg] == [
+        f"failed to accept a connection ({os.strerror(errno.EMFILE)}); waiting for others"
     ]
 
 
@@ -231,7 +231,7 @@ def test_replica_command(replica_server, tiny_model, monkeypatch, tmp_path):
     assert json.loads(woolly("cluster", "check", *flags, "--json"))["faults"] == []
     assert "identity w" in woolly("cluster", "check", *flags)
     shown = CliRunner().invoke(app, ["cluster", "check", *flags[:-1], "127.0.0.1:1"])
-    assert shown.exit_code == 1 and "fault: no replica can serve" in shown.output
+    assert shown.exit_code == 1 and "fault: no replica is ready" in shown.output
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
     secret.chmod(0o600)

@@ -1,4 +1,4 @@
-"""Clusters: one front for several replicas of a model, and pipeline stages on several machines."""
+"""Clusters: a front for several replicas of a model, and pipeline stages on several machines."""
 
 from woolly.cluster.routing import Route, Router, Ticket
 

@@ -1,4 +1,4 @@
-"""Checks of a cluster before it accepts clients: models, versions and bits of every replica."""
+"""Check of a cluster before it accepts clients: models, versions and bits of every replica."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from woolly.serving.model_manager.memory_check import check_memory
 from woolly.serving.settings.table import Settings
 from woolly.store import resolve
 
-_MAX_CLOCK_SKEW = 2.0  # maximum clock skew in seconds: logs of two machines stay in order
+_MAX_CLOCK_SKEW = 2.0  # maximum clock skew in seconds, so that logs of two machines stay in order
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Result of the check."""
+    """Result of a cluster check."""
 
-    identity: str | None  # of all usable replicas
+    identity: str | None  # identity of all usable replicas
     replicas: Sequence[dict[str, Any]]
-    faults: Sequence[str]  # one sentence each
+    faults: Sequence[str]  # one message each
 
 
 def check_cluster(settings: Settings) -> Checked:
-    """Open the model on every replica, compare them, and end them again."""
+    """Open the model on every replica, compare the replicas, and close them again."""
     if settings.model is None:
-        raise RequestError("a model is needed to check a cluster", field="model", names=())
+        raise RequestError("missing model; pass the model to check a cluster with", field="model", names=())
     faults = [*_port(settings), *_memory(settings)]
     path = resolve(settings.model)
     try:
@@ -46,15 +46,15 @@ def check_cluster(settings: Settings) -> Checked:
         identity = llm.identity().id
     for one in replicas:
         if one["state"] != "ready":
-            faults.append(f"replica {one['replica']} does not serve: {one.get('last_loss', 'it has not started')}")
+            faults.append(f"replica {one['replica']} is not ready: {one.get('last_loss', 'not started')}")
         elif abs(one["clock_ahead"]) > _MAX_CLOCK_SKEW:
             faults.append(
-                f"the clock of replica {one['replica']} is {one['clock_ahead']:+.1f} seconds off: times in logs will"
-                " not agree"
+                f"the clock of replica {one['replica']} is off by {one['clock_ahead']:+.1f} seconds, so log times will"
+                " differ; synchronize the clocks"
             )
     versions = sorted({one["version"] for one in replicas if "version" in one})
     if len(versions) > 1:
-        faults.append(f"replicas are of the versions {', '.join(versions)}: bring all to one")
+        faults.append(f"replicas have different versions ({', '.join(versions)}); update them to the same version")
     return Checked(identity, replicas, faults)
 
 

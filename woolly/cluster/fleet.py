@@ -1,4 +1,4 @@
-"""Fleet: starts and monitors the replicas of one model, and moves the requests of lost replicas."""
+"""Fleet: starts and monitors the replicas of a model, and moves the requests of lost replicas."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from woolly.wire import BadMessage, WireMessage
 
 log = logging.getLogger("woolly.cluster")
 
-_MAX_LOST_REPLICAS = 3  # replicas lost by one request before the request is rejected as the cause
-_CLOSING = 4.0  # seconds for a replica to write pages to disk and end
-_PAUSED = 0.5  # seconds without monitoring after which silence is not counted against the replicas
+_MAX_LOST_REPLICAS = 3  # replicas lost by a request before it is rejected as the cause
+_CLOSING = 4.0  # seconds for a replica to write pages to disk and exit
+_PAUSED = 0.5  # gap in monitoring, in seconds, that is not counted as silence of the replicas
 _TURN = 0.05  # monitoring interval in seconds
-_STRAGGLING = 60.0  # seconds to wait for the other replicas when one is ready; they join later
+_STRAGGLING = 60.0  # seconds to wait for slower replicas after the first is ready
 
 
 class Fleet:
-    """Thread-safe. One thread per replica reads its messages; one more monitors all of them."""
+    """Replicas of a model. Thread-safe; a thread per replica reads its messages, another monitors all."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Fleet:
         grace: float = 30.0,
         load_limit: float = 1800.0,
     ) -> None:
-        """`opening` has the fields of the message that opens the model; a launcher adds its threads and CPUs.
+        """`opening` has the fields of the message that opens the model; launchers add threads and CPUs.
 
-        A replica that is silent for `stall` seconds is dropped: it answers pings even while it computes. So is one
-        that has not opened the model after `load_limit` seconds. One that leaves has `grace` seconds to finish its
-        answers, then the rest are moved.
+        Replicas answer pings even while they compute, so a replica that is silent for `stall` seconds is dropped. A
+        replica that does not open the model within `load_limit` seconds is dropped too. A leaving replica has `grace`
+        seconds to finish its answers before the rest are moved.
         """
         self._slots = [ReplicaSlot(launcher) for launcher in launchers]
         self._opening = opening
@@ -56,18 +56,18 @@ class Fleet:
         self._load_limit = load_limit
         self._router = Router()
         self._replicas: dict[str, ReplicaState] = {}
-        self._queued: list[PendingRequest] = []  # for a replica
+        self._queued: list[PendingRequest] = []  # waiting for a replica
         self._ids = itertools.count(1)
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._updating = threading.Lock()
         self._is_closed = False
-        self.identity: Identity | None = None  # of all replicas
+        self.identity: Identity | None = None  # identity of all replicas
         self.counts: Counter[str] = Counter()  # moved, stalled, lost, refused, by_prefix, by_load
 
     def start(self) -> None:
-        """Start all replicas and wait for them, but not long for the slowest. Raise the reason if none can serve."""
+        """Start all replicas and wait until most are ready. ModelError if no replica is ready."""
         with self._lock:
             for slot in self._slots:
                 self._spawn(slot)
@@ -76,8 +76,8 @@ class Fleet:
             self._changed.wait_for(lambda: self.n_ready or self._has_settled)
             self._changed.wait_for(lambda: self._has_settled, _STRAGGLING)
             if not self.n_ready and not self._is_closed:
-                reason = next((slot.reason for slot in self._slots if slot.reason), "none was ready")
-                error = ModelError(f"no replica can serve: {reason}")
+                reason = next((slot.reason for slot in self._slots if slot.reason), "no replica became ready")
+                error = ModelError(f"no replica is ready: {reason}")
                 self.close()
                 raise error
 
@@ -88,12 +88,12 @@ class Fleet:
 
     @property
     def n_ready(self) -> int:
-        """Return the number of replicas that accept requests."""
+        """Number of replicas that accept requests."""
         return len(self._router.replicas)
 
     @property
     def is_closed(self) -> bool:
-        """True if the connection accepts nothing more."""
+        """True after `close`."""
         return self._is_closed
 
     def add(self, pending: PendingRequest) -> None:
@@ -105,7 +105,7 @@ class Fleet:
                 self._assign(pending)
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Cancel a request that has not ended."""
+        """Cancel an unfinished request."""
         with self._lock:
             if pending.is_over:
                 return
@@ -116,7 +116,7 @@ class Fleet:
             pending.fail(None)
 
     def send(self, pending: PendingRequest, message: WireMessage) -> bool:
-        """Send a message to the replica of a request; False if it has none."""
+        """Send a message to the replica of a request; return False if it has none."""
         with self._lock:
             replica = self._replicas.get(pending.ticket.replica) if pending.ticket is not None else None
             if replica is None or replica.pending.get(pending.id) is not pending or replica.handle is None:
@@ -131,22 +131,22 @@ class Fleet:
             return [slot.report(now) for slot in self._slots]
 
     def update(self) -> bool:
-        """Replace the replicas one by one, each when its successor is ready, without interruption. False if it stopped.
+        """Replace the replicas one by one, without interruption; return False if the update stopped.
 
-        A successor with other bits is rejected, and the update stops.
+        A replica is drained when its successor is ready. A successor with different bits stops the update.
         """
         with self._updating:
             log.info("update begins", extra={"replicas": len(self._slots)})
             for slot in self._slots:
                 if not slot.launcher.can_update:
-                    log.info("replica is updated where it runs", extra={"replica": slot.launcher.name})
+                    log.info("replica must be updated on its machine", extra={"replica": slot.launcher.name})
                 elif not self._replace(slot):
                     return False
             log.info("update ended")
             return True
 
     def drain(self, replica: ReplicaState) -> None:
-        """Let a replica finish its answers within the grace period, move the rest, and end it."""
+        """Let a replica finish answers within the grace period, move the rest, and stop the replica."""
         with self._changed:
             self._router.closed(replica.name)
             if replica.state == "ready":
@@ -160,10 +160,10 @@ class Fleet:
             if replica.handle is not None:
                 replica.handle.link.send(WireMessage("close"))
             self._changed.wait_for(lambda: replica.state == "gone", _CLOSING)
-        self._gone(replica, "it left")
+        self._gone(replica, "left the cluster")
 
     def close(self) -> None:
-        """Cancel all requests and end the replicas."""
+        """Cancel all requests and stop the replicas."""
         with self._lock:
             if self._is_closed:
                 return
@@ -179,7 +179,7 @@ class Fleet:
             self._changed.notify_all()
             self._changed.wait_for(lambda: all(one.state == "gone" for one in replicas), _CLOSING)
         for replica in replicas:
-            self._gone(replica, "the fleet was closed")
+            self._gone(replica, "the front was closed")
 
     # Start and monitor replicas.
 
@@ -203,18 +203,18 @@ class Fleet:
             is_unwanted = self._is_closed or replica.state == "gone"
         if is_unwanted:
             handle.kill()
-            self._gone(replica, "the fleet was closed")
+            self._gone(replica, "the front was closed")
             return
-        handle.link.end_without(2 * self._stall)  # a replica that loads its model is not pinged
+        handle.link.end_without(2 * self._stall)  # a replica is not pinged while it loads its model
         handle.link.send(WireMessage("open", {**replica.launcher.opening(self._opening), "stall": self._stall}))
-        reason = "it ended"
+        reason = "the process ended"
         try:
             for message in handle.link:
                 self._take(replica, message)
         except BadMessage as error:
             reason = str(error)
         except Exception as error:
-            reason = f"what it says cannot be understood ({type(error).__name__}: {error})"
+            reason = f"invalid message ({type(error).__name__}: {error})"
         self._gone(replica, reason)
 
     def _take(self, replica: ReplicaState, message: WireMessage) -> None:
@@ -237,14 +237,14 @@ class Fleet:
 
     def _join(self, replica: ReplicaState, hello: Hello, now: float) -> None:
         if hello.identity is None:
-            replica.reason = f"it speaks protocol {hello.protocol}, and this front {PROTOCOL}; use one version"
+            replica.reason = f"it has protocol {hello.protocol}, not {PROTOCOL}; install the same version"
         elif self.identity is None:
             self.identity = hello.identity
         elif hello.identity != self.identity:
             replica.reason = difference(self.identity, hello.identity)
         if replica.reason:
             self.counts["refused"] += 1
-            log.warning("replica refused", extra={"replica": replica.name, "reason": replica.reason})
+            log.warning("replica rejected", extra={"replica": replica.name, "reason": replica.reason})
             return
         replica.hello, replica.state, replica.since = hello.about, "ready", now
         replica.clock = hello.time - time.time()
@@ -268,7 +268,7 @@ class Fleet:
                 if self._is_closed:
                     return
                 for replica in self._replicas.values():
-                    if now - before > _PAUSED:  # this process slept, or had no core: the silence was its own
+                    if now - before > _PAUSED:  # this process slept or was starved, so the silence does not count
                         replica.heard += now - before
                     is_starting = replica.state == "starting"
                     if now - replica.heard > (self._load_limit if is_starting else self._stall):
@@ -282,14 +282,14 @@ class Fleet:
             for replica in silent:
                 self.counts["stalled"] += 1
                 if replica.state == "starting":
-                    self._gone(replica, f"it did not open its model within {self._load_limit:g} seconds")
+                    self._gone(replica, f"the model did not open within {self._load_limit:g} seconds")
                 else:
-                    self._gone(replica, f"it was silent for {self._stall:g} seconds")
+                    self._gone(replica, f"no response for {self._stall:g} seconds")
             before = now
             time.sleep(_TURN)
 
     def _gone(self, replica: ReplicaState, reason: str) -> None:
-        """Drop a replica: end it, move its requests, and schedule its successor."""
+        """Drop a replica: stop it, move its requests, and schedule its successor."""
         now = time.monotonic()
         with self._lock:
             if replica.state == "gone":
@@ -347,7 +347,7 @@ class Fleet:
     def _advance(self, replica: ReplicaState, message: WireMessage, now: float) -> None:
         pending = replica.pending.get(message.fields["id"])
         if pending is None:
-            return  # cancelled, or moved
+            return  # cancelled or moved
         replica.has_given = True
         has_ended = pending.take(message)
         if pending.ticket is not None and ("tokens" in message.fields or has_ended):
@@ -374,7 +374,7 @@ class Fleet:
             if self._is_closed:
                 pending.fail(None)
             elif pending.n_lost >= _MAX_LOST_REPLICAS:
-                pending.fail(RuntimeError(f"{pending.n_lost} replicas ended while they computed this request"))
+                pending.fail(RuntimeError(f"{pending.n_lost} replicas crashed while computing this request"))
             else:
                 self.counts["moved"] += 1
                 self._assign(pending, without={replica.name})

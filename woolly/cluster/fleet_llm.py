@@ -1,7 +1,7 @@
-"""FleetLLM: an LLM whose requests are computed by replicas.
+"""FleetLLM: an LLM whose requests run on replicas.
 
-It opens the model's file for its tokenizer, template and limits, without weights. So its server renders,
-tokenizes, checks and replies with the code of a single-process server; only the tokens come from replicas.
+The front opens the model file without weights, for its tokenizer, template and limits. It renders, tokenizes, validates
+and replies with the code of a single-process server; only the tokens come from replicas.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from woolly.runtime import is_gpu_backend, parse_max_running
 from woolly.sampling import SamplingParams
 from woolly.store.file_digest import digest_of
 
-_PATIENCE = 10.0  # total seconds for replicas to reply, which they do between two steps
+_PATIENCE = 10.0  # total seconds to wait for replies, which replicas send between two steps
 
 
 class FleetLLM(LLM):
-    """A model served by the replicas of `fleet`."""
+    """LLM that is served by the replicas of `fleet`."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class FleetLLM(LLM):
         grace: float = 30.0,
         load_limit: float = 1800.0,
     ) -> None:
-        """Start a replica with every launcher and wait for them. Raises ModelError if none can serve."""
-        # Opened for its tokenizer and its checks only: uses no GPU.
+        """Start a replica with every launcher and wait for them. ModelError if no replica is ready."""
+        # Opened only for its tokenizer and validation, so it uses no GPU.
         backend = "cpu" if options.backend == "auto" or is_gpu_backend(options.backend) else options.backend
         bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory="0")
         bare = replace(bare, speculation="none", cache_disk=None, cache_disk_folder=None)
-        super().__init__(model, **vars(bare) | {"check_memory": False})  # the memory is the replicas'
+        super().__init__(model, **vars(bare) | {"check_memory": False})  # replicas need the memory, not the front
         opening = {"model": str(self.path), "options": _plain(replace(options, ctx=self.ctx))}
         self._loaded[0] = replace(self._loaded[0], compile=None)  # replicas cannot change their adapters
         try:
-            digest_of(self._loaded[0].file.paths)  # once here, else every replica would read the complete file
+            digest_of(self._loaded[0].file.paths)  # cached, so that replicas need not read the complete file
             n_parallel = parse_max_running("max_running", options.max_running)
             self.fleet = Fleet(
                 launchers, opening, n_parallel=n_parallel, stall=stall, grace=grace, load_limit=load_limit
@@ -80,7 +80,7 @@ class FleetLLM(LLM):
         return self.fleet.identity
 
     def prepare_score(self, prompt: Prompt) -> Request:
-        """Prepare a scoring request, as `LLM.prepare_score` does."""
+        """Return a scoring request, like `LLM.prepare_score`."""
         request = super().prepare_score(prompt)
         self._forwarded[request] = ForwardedOptions(score_only=True)
         return request
@@ -100,7 +100,7 @@ class FleetLLM(LLM):
 
 
 class _FleetDriver(EngineDriver):
-    """Submits requests and jobs to a fleet. `call` runs on the front's own engine, which computes nothing."""
+    """Submits requests and jobs to a fleet. `call` runs on the engine of the front, which computes nothing."""
 
     def __init__(
         self, engine: Engine, fleet: Fleet, forwarded: weakref.WeakKeyDictionary[Request, ForwardedOptions]
@@ -111,11 +111,13 @@ class _FleetDriver(EngineDriver):
         self._pending: weakref.WeakKeyDictionary[Request | PoolingJob, PendingRequest] = weakref.WeakKeyDictionary()
 
     def add(self, requests: Iterable[Request], listener: Listener) -> None:
-        """Submit requests to replicas; a thread of the fleet calls the listener."""
+        """Submit requests to replicas. A thread of the fleet calls the listener."""
         n_vocab = self.engine.program.plan.n_tokens  # raises if the engine is closed
         for request in requests:
             if request.hooks or request.params.logits_processors or request.params.custom_sampler:
-                raise RequestError("replicas cannot call functions of this process: hooks, processors or samplers")
+                raise RequestError(
+                    "replicas do not support callbacks (hooks, logits_processors, custom_sampler); remove them"
+                )
             pending = PendingAnswer(request, listener, self._forwarded.get(request, ForwardedOptions()), n_vocab)
             self._pending[request] = pending
             self._fleet.add(pending)
@@ -128,9 +130,9 @@ class _FleetDriver(EngineDriver):
                 self._fleet.cancel(pending)
 
     def end_reasoning(self, requests: Sequence[Request]) -> bool:
-        """End the reasoning of an answer. A replica that takes it over ends it after the same token.
+        """End the reasoning of answers. A replica that takes an answer over ends its reasoning at the same token.
 
-        RequestError if no replica computes it at the moment, or it does not reply.
+        RequestError if no replica computes an answer at the moment, or if it does not respond.
         """
         answers = [one for request in requests if isinstance(one := self._pending.get(request), PendingAnswer)]
         asked = [one for one in answers if self._end_reasoning(one)]
@@ -138,19 +140,21 @@ class _FleetDriver(EngineDriver):
         replies = [one.wait_for_reasoning_end(max(0.0, until - time.monotonic())) for one in asked]
         n_over = sum(one.is_over for one in answers if one not in asked)
         if None in replies or len(asked) + n_over < len(requests):
-            raise RequestError("no replica says whether the thought has ended: it is being moved, or busy; try again")
+            raise RequestError(
+                "no replica confirmed the end of reasoning: it is busy, or the request is being moved; try again"
+            )
         return any(replies)
 
     def _end_reasoning(self, pending: PendingAnswer) -> bool:
-        """Ask the replica to end the reasoning; False without a replica, or while it replays another one's tokens."""
-        message = pending.end_reasoning_message()  # made first: a later replica does not know its id
+        """Ask the replica to end the reasoning. Return False without a replica, or while it replays tokens."""
+        message = pending.end_reasoning_message()  # created first, because a later replica does not know the id
         return not pending.is_repeating and self._fleet.send(pending, message)
 
     def start_pooling(self, job: PoolingJob, on_end: Callable[[], None]) -> None:
-        """Submit a job to a replica; a thread of the fleet calls `on_end`."""
+        """Submit a job to a replica. A thread of the fleet calls `on_end`."""
         plan = self.engine.program.plan
         job.on_end = on_end
-        is_given = plan.result == "logits" or plan.pooling == "none"  # else the plan has the pooling type
+        is_given = plan.result == "logits" or plan.pooling == "none"  # otherwise the plan has a pooling type
         pending = self._pending[job] = PendingPooling(job, job.pooler.pooling if is_given else None)
         self._fleet.add(pending)
 
@@ -161,7 +165,7 @@ class _FleetDriver(EngineDriver):
             self._fleet.cancel(pending)
 
     def close(self) -> None:
-        """End the replicas, then the front's own engine."""
+        """Stop the replicas, then the engine of the front."""
         self._fleet.close()
         super().close()
 

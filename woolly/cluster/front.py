@@ -1,4 +1,4 @@
-"""Front: a server whose models are computed by replicas."""
+"""Front: a server whose models run on replicas."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from woolly.serving.lifecycle import http_server
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.settings.table import Settings
 
-_DEFAULT_CONCURRENT = 16  # concurrent answers of a replica before it reports its limit
+_DEFAULT_CONCURRENT = 16  # concurrent answers of a replica that has not reported its limit
 _GIVEN_BY_RAY = frozenset({"auto", "cuda"})  # backends and devices whose GPUs Ray hides from actors that request none
 
 _COUNTS = {
-    "moved": "Answers that went on with another replica.",
-    "lost": "Replicas that were lost.",
-    "stalled": "Replicas that were given up because they were silent.",
-    "refused": "Replicas that were refused because their bits differ.",
-    "by_prefix": "Requests that were sent where their beginning is cached.",
-    "by_load": "Requests that were sent to the least loaded replica.",
+    "moved": "Answers that continued on another replica.",
+    "lost": "Lost replicas.",
+    "stalled": "Replicas dropped because they did not respond.",
+    "refused": "Replicas rejected because their bits differ.",
+    "by_prefix": "Requests assigned to a replica with a cached prefix.",
+    "by_load": "Requests assigned to the least loaded replica.",
 }
 _FIGURES = {
-    "answers": "Answers that ended.",
-    "prompt_tokens": "Tokens of prompts.",
-    "cached_tokens": "Tokens of prompts that the cache held.",
-    "predicted_tokens": "Tokens of answers.",
+    "answers": "Finished answers.",
+    "prompt_tokens": "Prompt tokens.",
+    "cached_tokens": "Cached prompt tokens.",
+    "predicted_tokens": "Answer tokens.",
 }
 
 
 def run(settings: Settings, end: Callable[[int], Any] | None = None) -> int:
-    """Serve with replicas, like `serving.lifecycle.run` with one process. SIGUSR1 replaces them one by one."""
+    """Serve with replicas, like `serving.lifecycle.run` with a single process. SIGUSR1 replaces replicas one by one."""
     return http_server.run(settings, end, prepare=lambda app: prepare(app, settings))
 
 
 def prepare(app: FastAPI, settings: Settings) -> None:
-    """Make an app open its models on replicas, and report their state."""
+    """Configure an app to open its models on replicas and to report their state."""
     models: ModelManager = app.state.models
 
     def open_model(path: Path, options: ModelOptions) -> FleetLLM:
@@ -55,11 +55,11 @@ def prepare(app: FastAPI, settings: Settings) -> None:
         return FleetLLM(path, options, make_launchers(settings), **limits)
 
     models.open_model = open_model
-    # Replicas of one machine or one GPU share its memory: GPUs are assigned round-robin.
+    # Replicas of one machine or GPU share its memory. GPUs are assigned round-robin.
     models.n_replicas = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
 
     def n_running() -> int:
-        """Return the number of concurrent answers of all replicas; loading ones count with the default."""
+        """Return the number of concurrent answers of all replicas. Loading replicas count with the default."""
         given = [one.get("n_parallel", _DEFAULT_CONCURRENT) for _, one in _replicas(models)]
         each = max(given, default=_DEFAULT_CONCURRENT) if settings.parallel is None else int(settings.parallel)
         return each * (settings.replicas + len(settings.join))
@@ -85,7 +85,7 @@ def make_launchers(settings: Settings) -> list[ReplicaLauncher]:
 
 
 def _devices(settings: Settings) -> list[str]:
-    """Return the GPUs to assign round-robin to local replicas; empty with at most one GPU, or a given device."""
+    """Return the GPUs to assign round-robin to local replicas; empty for a single GPU or a specified device."""
     is_open = settings.device is None or settings.device.strip().lower() == "auto"
     if not is_open or not _may_use_gpus(settings):
         return []
@@ -101,7 +101,7 @@ def _may_use_gpus(settings: Settings) -> bool:
 
 
 def _may_use_cuda(settings: Settings) -> bool:
-    """Return True if replicas need GPUs from Ray, which hides NVIDIA GPUs only."""
+    """Return True if replicas need GPUs from Ray, which only hides NVIDIA GPUs."""
     named = {settings.backend, (settings.device or "auto").strip().lower()}
     return _may_use_gpus(settings) and named <= _GIVEN_BY_RAY
 
@@ -133,18 +133,18 @@ def _find_fault(models: ModelManager) -> str | None:
     """Return the fault of the first model without a ready replica."""
     for name, llm in _fleets(models):
         if not llm.fleet.n_ready and not llm.is_closed:
-            return f"no replica of {name} is ready; one starts"
+            return f"no replica of {name} is ready; waiting for one to start"
     return None
 
 
 class _Collector:
-    """Metrics of the replicas, read when Prometheus scrapes."""
+    """Metrics of the replicas, collected when Prometheus scrapes."""
 
     def __init__(self, models: ModelManager) -> None:
         self._models = models
 
     def describe(self) -> list[Metric]:
-        """Return no metrics: they are not known at registration."""
+        """Return no metrics, because they are unknown at registration."""
         return []
 
     def collect(self) -> Iterable[Metric]:
@@ -157,8 +157,8 @@ class _Collector:
             yield metric
         replicas = [(model, one) for model, llm in fleets for one in llm.fleet.report()]
         labels = ["model", "replica"]
-        is_ready = GaugeMetricFamily("woolly_replica_ready", "Whether a replica takes requests.", labels=labels)
-        n_open = GaugeMetricFamily("woolly_replica_open", "Requests that a replica has.", labels=labels)
+        is_ready = GaugeMetricFamily("woolly_replica_ready", "1 if a replica accepts requests.", labels=labels)
+        n_open = GaugeMetricFamily("woolly_replica_open", "Open requests of a replica.", labels=labels)
         for model, one in replicas:
             is_ready.add_metric([model, one["replica"]], one["state"] == "ready")
             n_open.add_metric([model, one["replica"]], one["open"])

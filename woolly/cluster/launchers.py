@@ -24,16 +24,16 @@ class ReplicaHandle(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End the replica immediately and wait briefly for its process. Idempotent."""
+        """Stop the replica immediately and wait briefly for its process. Idempotent."""
 
 
 class ReplicaLauncher(ABC):
-    """Starts one replica at a time, with fixed threads, CPUs and device."""
+    """Starts replicas one at a time, with fixed threads, CPUs and device."""
 
     def __init__(
         self, name: str, threads: int | None = None, cpus: Sequence[int] = (), device: str | None = None
     ) -> None:
-        """`threads`, `cpus` and `device` override the options of the model if given."""
+        """`threads`, `cpus` and `device` override the options of the model."""
         self.name = name
         self.threads = threads
         self.cpus = tuple(cpus)
@@ -41,7 +41,7 @@ class ReplicaLauncher(ABC):
 
     @property
     def can_update(self) -> bool:
-        """True if a successor can start before the running replica ends."""
+        """True if a successor can start before the running replica stops."""
         return True
 
     def opening(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class ReplicaLauncher(ABC):
 
     @abstractmethod
     def start(self) -> ReplicaHandle:
-        """Start a replica and return when it is connected. Raises RequestError or OSError."""
+        """Start a replica and return when it is connected; RequestError or OSError on failure."""
 
 
 class _ProcessHandle(ReplicaHandle):
@@ -64,23 +64,23 @@ class _ProcessHandle(ReplicaHandle):
         self.link.close()
         with suppress(ProcessLookupError):
             self._process.kill()
-        with suppress(subprocess.TimeoutExpired):  # a read from a dead network disk ends only when the disk replies
+        with suppress(subprocess.TimeoutExpired):  # a read from an unreachable network disk may never end
             self._process.wait(_END_SECONDS)
 
 
 class ProcessLauncher(ReplicaLauncher):
-    """Local subprocess connected by a socket pair, so that no port is open."""
+    """Launches a local subprocess connected by a socket pair, which needs no open port."""
 
     def start(self) -> ReplicaHandle:
         """Start the process."""
         if sys.platform == "win32":
             raise RequestError(
-                "replicas of one machine need Linux or macOS; start servers one by one", field="replicas"
+                "replicas on one machine need Linux or macOS; start separate servers instead", field="replicas"
             )
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "woolly.cluster.replica", str(theirs.fileno())]
         try:
-            # Own session: Ctrl-C in a terminal reaches only the front, which drains.
+            # The separate session keeps Ctrl-C in a terminal from the replicas; the front drains them.
             process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -107,13 +107,13 @@ class AddressLauncher(ReplicaLauncher):
         super().__init__(address)
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise RequestError(f"join has {address!r}; HOST:PORT was expected", field="join")
+            raise RequestError(f"join has {address!r}; expected HOST:PORT", field="join")
         self._address = host.strip("[]"), int(port)
         self._secret = secret
 
     @property
     def can_update(self) -> bool:
-        """False: a front cannot start programs on another machine."""
+        """False, because a front cannot start programs on another machine."""
         return False
 
     def start(self) -> ReplicaHandle:
@@ -122,7 +122,7 @@ class AddressLauncher(ReplicaLauncher):
         try:
             return _ConnectionHandle(Link(Connection(connection, self._secret.encode(), is_client=True)))
         except ConnectionError as error:
-            raise RequestError(f"the other side did not show that it has the secret ({error})") from None
+            raise RequestError(f"the replica failed to authenticate with the secret ({error})") from None
 
 
 def local_launchers(

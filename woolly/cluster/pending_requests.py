@@ -1,8 +1,8 @@
 """Requests in flight: assigned to a replica by the front, and movable to another replica.
 
 The front keeps a `Request` and fills in tokens, text and log-probabilities as the replica sends them. If the replica is
-lost, another one gets the same request with the tokens so far as `replay_tokens`, replays them and continues. The front
-compares replayed output with what it has and does not deliver it again.
+lost, another replica gets the request with the tokens so far as `replay_tokens`, replays them and continues. The front
+verifies replayed output and does not deliver it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from woolly.wire import BadMessage, WireMessage
 
 @dataclass(frozen=True)
 class ForwardedOptions:
-    """Options of `Engine.new_request` that a `Request` does not store, forwarded to the replica."""
+    """Options of `Engine.new_request` that a `Request` does not store, for the replica."""
 
     score_only: bool = False
     shown: frozenset[int] = frozenset()
@@ -38,31 +38,31 @@ class ForwardedOptions:
 
 
 class PendingRequest(ABC):
-    """Request assigned to one replica at a time. Callers hold the lock of the fleet."""
+    """Request that is assigned to one replica at a time. Callers hold the lock of the fleet."""
 
     pages: Sequence[Hashable] = ()
     n_tokens: int = 1
 
     def __init__(self) -> None:
-        self.id = 0  # on the wire; each assignment gets a new one
+        self.id = 0  # id in messages; each assignment has a new one
         self.ticket: Ticket | None = None
-        self.n_lost = 0  # replicas lost while computing it
+        self.n_lost = 0  # number of replicas lost while computing this request
         self.is_over = False
 
     @abstractmethod
     def message(self) -> WireMessage:
-        """Return the message that starts the request on a replica, and reset the progress on the previous one."""
+        """Return the message that starts the request on a replica, and reset the progress of the previous replica."""
 
     @abstractmethod
     def take(self, message: WireMessage) -> bool:
-        """Apply a reply. Returns True if the request ended (`is_over`) or the replica gave it up.
+        """Apply a reply. Return True if the request ended (`is_over`) or the replica stopped computing it.
 
-        Raises BadMessage for an invalid reply, which changes nothing.
+        BadMessage for an invalid reply, which changes nothing.
         """
 
     @abstractmethod
     def fail(self, error: Exception | None) -> None:
-        """End the request with an error; None cancels it."""
+        """End the request with an error, or cancel it if None."""
 
     @property
     @abstractmethod
@@ -80,22 +80,20 @@ class PendingAnswer(PendingRequest):
         self._listener = listener
         self._forwarded = forwarded
         self._params = write_params(request.params, request.sampler.seed)
-        self.reasoning_ends = tuple(
-            forwarded.reasoning_ends
-        )  # answer tokens after which the reasoning was ended by request
+        self.reasoning_ends = tuple(forwarded.reasoning_ends)  # token counts at which a call ended the reasoning
         self._reasoning_ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # replies of the replica
         self._begin()
         self.pages = tuple(request.digests_to(len(request.prompt) // PAGE_SIZE))
         self.n_tokens = len(request.prompt)
 
     def _begin(self) -> None:
-        self._n_tokens = self._n_characters = self._n_logprobs = 0  # received from this replica
+        self._n_tokens = self._n_characters = self._n_logprobs = 0  # counts received from the current replica
 
     def message(self) -> WireMessage:
-        """Return the request with the tokens so far as forced tokens."""
+        """Return the request with the tokens so far as replay tokens."""
         self._begin()
         request = self.request
-        # A shifted context cannot be replayed: the answer is generated again and compared.
+        # A shifted context cannot be replayed, so the answer is generated again and compared.
         replay_tokens = [] if request.params.context_shift else request.output
         fields = {
             "id": self.id,
@@ -115,16 +113,16 @@ class PendingAnswer(PendingRequest):
 
     @property
     def is_repeating(self) -> bool:
-        """True while the replica replays tokens of another replica; reasoning must not be ended there."""
+        """True while the replica replays tokens, during which the reasoning must not be ended."""
         return self._n_tokens < len(self.request.output)
 
     def end_reasoning_message(self) -> WireMessage:
-        """Return the message that ends the reasoning block; the replica replies with the token index."""
-        self._reasoning_ended = queue.SimpleQueue()  # drop a late reply to an earlier question
+        """Return the message that ends the reasoning; the replica replies with the token count."""
+        self._reasoning_ended = queue.SimpleQueue()  # drop a late reply to an earlier message
         return WireMessage("end_reasoning", {"id": self.id})
 
     def wait_for_reasoning_end(self, seconds: float) -> bool | None:
-        """Return True if the reasoning was ended, False if the answer ended, None after the timeout."""
+        """Return True if the reasoning was ended, False if the answer ended, or None on timeout."""
         try:
             return self._reasoning_ended.get(timeout=seconds)
         except queue.Empty:
@@ -136,7 +134,7 @@ class PendingAnswer(PendingRequest):
         return WireMessage("cancel", {"ids": [self.id]})
 
     def take(self, message: WireMessage) -> bool:
-        """Apply a step: compare replayed tokens, append new ones and deliver them. Or the end of a reasoning block."""
+        """Apply a step: verify replayed tokens, append new tokens and deliver them. Or apply the end of reasoning."""
         if message.kind == "reasoning":
             at = read_reasoning_end(message, self.request.max_tokens)
             if at is not None and at not in self.reasoning_ends:
@@ -148,7 +146,9 @@ class PendingAnswer(PendingRequest):
         if end is not None and end.reason == "cancelled":
             return True  # the replica stops; another one continues
         if not self._take_tokens(step.tokens) or not self._take_text(step.text):
-            self.fail(ModelError("a replica repeated the answer differently, so that it cannot go on; ask again"))
+            self.fail(
+                ModelError("a replica replayed the answer differently, so it cannot continue; send the request again")
+            )
             return True
         n_known = max(0, len(request.logprobs) - self._n_logprobs)
         self._n_logprobs += len(step.logprobs)
@@ -163,9 +163,9 @@ class PendingAnswer(PendingRequest):
     def _read(self, message: WireMessage) -> StepReply:
         step, most = read_step(message, self._n_vocab), self.request.max_tokens
         if message.kind != "step":
-            raise BadMessage(f"it says {message.kind[:20]!r} of a request")
+            raise BadMessage(f"unexpected message {message.kind[:20]!r} for a request")
         if most is not None and self._n_tokens + len(step.tokens) > most:
-            raise BadMessage(f"it says more than the {most} tokens of an answer")
+            raise BadMessage(f"more than the maximum of {most} answer tokens")
         return step
 
     def fail(self, error: Exception | None) -> None:
@@ -176,7 +176,7 @@ class PendingAnswer(PendingRequest):
         self._deliver()
 
     def _take_tokens(self, tokens: Sequence[int]) -> bool:
-        """Append new tokens; False if a replayed token differs."""
+        """Append new tokens; return False if a replayed token differs."""
         output = self.request.output
         n_known = len(output) - self._n_tokens
         if n_known > 0 and list(tokens[:n_known]) != output[self._n_tokens : self._n_tokens + len(tokens)]:
@@ -208,7 +208,7 @@ class PendingAnswer(PendingRequest):
 
     def _is_done(self) -> None:
         self.is_over = True
-        self._reasoning_ended.put(False)  # no replica replies for an answer that is over
+        self._reasoning_ended.put(False)  # no replica replies for a finished answer
 
     def _deliver(self) -> None:
         chunk = Chunk.take(self.request)
@@ -226,7 +226,7 @@ class PendingPooling(PendingRequest):
         self.n_tokens = max(1, job.n_tokens)
 
     def message(self) -> WireMessage:
-        """Return all texts: the call restarts from the beginning on another replica."""
+        """Return all texts, because the call restarts from the beginning on another replica."""
         return WireMessage("pool", {"id": self.id, "texts": self.job.texts, "pooling": self._pooling})
 
     @property
@@ -244,7 +244,7 @@ class PendingPooling(PendingRequest):
                 job.on_progress(n_done)
             return False
         if message.kind != "rows":
-            raise BadMessage(f"it says {message.kind[:20]!r} of texts")
+            raise BadMessage(f"unexpected message {message.kind[:20]!r} for texts")
         read = read_rows(message, job.texts, job.pooler.width, job.pooler.pooling == "none")
         self.is_over = True
         if read.error is not None:

@@ -1,4 +1,4 @@
-"""Replicas as Ray actors, which Ray places and starts. Only this file imports ray.
+"""Replicas as Ray actors. Only this file imports ray.
 
 An actor listens for its front (replica_server.py) and sends tokens to it directly; Ray only manages processes.
 """
@@ -17,12 +17,12 @@ from woolly.errors import RequestError
 from woolly.machine.optional_packages import install_command
 
 _CONNECT_SECONDS = 5.0
-_PARTS = 10_000  # Ray's unit of a GPU share; it rounds to the nearest, and if up, one replica does not fit
+_PARTS = 10_000  # resolution of Ray's GPU shares; if rounded up, one replica would not fit
 _START_SECONDS = 60.0  # seconds to wait until a machine has room for a replica
 
 
 class _Actor:
-    """Process on the machine that Ray chose."""
+    """Process on the machine chosen by Ray."""
 
     def __init__(self, secret: str) -> None:
         import ray
@@ -49,10 +49,10 @@ class _RayHandle(ReplicaHandle):
 
 
 class RayLauncher(ReplicaLauncher):
-    """Launcher of a Ray actor; each start makes a new actor."""
+    """Launches a Ray actor. Each start creates a new actor."""
 
     def __init__(self, name: str, threads: int, gpus: float = 0) -> None:
-        """`gpus` is the share of one GPU that Ray reserves for the replica, which sees no other GPU."""
+        """`gpus` is the share of a GPU that Ray reserves for the replica, which sees no other GPU."""
         super().__init__(name, threads)
         self.gpus = gpus
 
@@ -68,14 +68,14 @@ class RayLauncher(ReplicaLauncher):
             return _RayHandle(AddressLauncher(address, secret).start(), actor)
         except Exception as error:
             ray.kill(actor, no_restart=True)
-            raise RequestError(f"Ray started no replica: {type(error).__name__}: {error}") from None
+            raise RequestError(f"Ray failed to start a replica: {type(error).__name__}: {error}") from None
 
 
 def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool = False) -> list[ReplicaLauncher]:
-    """Return launchers of n actors of the Ray cluster at an address ("auto": the local one).
+    """Return launchers of n actors of the Ray cluster at an address ("auto": the local cluster).
 
-    With `may_use_gpus` all of them get GPUs if the cluster has any, because GPUs and CPUs give different bits.
-    RequestError without the extra `ray`, or if there is no such cluster.
+    With `may_use_gpus`, all actors get GPUs if the cluster has any, because GPUs and CPUs give different bits.
+    RequestError if `ray` is not installed or the cluster is unreachable.
     """
     try:
         import ray
@@ -88,7 +88,7 @@ def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool 
                 socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
-            raise RequestError(f"there is no Ray cluster at {address}: {error}", field="ray", names=()) from None
+            raise RequestError(f"no Ray cluster found at {address}: {error}", field="ray", names=()) from None
     machines = _machines()
     n_each = _n_each(n, machines) if may_use_gpus else 0
     gpus = _PARTS // n_each / _PARTS if n_each else 0
@@ -102,10 +102,10 @@ def _n_each(n: int, machines: Sequence[Mapping[str, int]]) -> int:
 
 
 def _share(n: int, n_each: int, machines: Sequence[Mapping[str, int]]) -> int:
-    """Return the cores per replica: the machine's cores divided by its maximum number of replicas.
+    """Return the cores per replica: the cores of a machine divided by its maximum number of replicas.
 
-    With GPUs a machine has at most `n_each` replicas per GPU. Without GPUs it is the largest number of cores of which
-    all machines together have n shares, and the smallest machine at least one.
+    With GPUs, a machine has at most `n_each` replicas per GPU. Without GPUs, it is the largest number of cores that
+    gives n shares over all machines, and at least one share on the smallest machine.
     """
     if n_each:
         return max(1, min(one["CPU"] // (one["GPU"] * n_each) for one in machines if one["GPU"]))

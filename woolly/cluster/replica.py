@@ -1,15 +1,15 @@
-"""Replica: a process that serves one model to a front.
+"""Replica: a process that serves a model to a front.
 
     front                                replica
     open model, options, cpus, stall     ready, with the identity of its bits; or failed, with the reason
-    add id, prompt, params, ...          step id, with new tokens, text and log-probabilities, until it has an end
+    add id, prompt, params, ...          step id, with new tokens, text and log-probabilities, up to the end
     cancel ids
     pool id, texts                       rows id; cancel_pooling id
     ping                                 pong, with metrics
-    close                                (it ends)
-                                         leaving: it asks to end, and waits for close
+    close                                (exits)
+                                         leaving: requests the end, and waits for close
 
-A replica ends with its connection: it belongs to its front.
+A replica exits when its connection ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("woolly.cluster")
 
 
 class _Sent:
-    """Part of an answer that the front has received."""
+    """Part of an answer that was sent to the front."""
 
     def __init__(self) -> None:
         self.n_tokens = 0
@@ -49,11 +49,11 @@ class _Sent:
 
 
 class Replica:
-    """Serves one front until the link ends. The reader thread never computes, so pings are answered immediately."""
+    """Serves one front until the link ends. The reader thread never computes, so it answers pings immediately."""
 
     def __init__(self, link: Link, started: float | None = None) -> None:
         self._link = link
-        self.fault: DeviceError | None = None  # why this process cannot compute any more
+        self.fault: DeviceError | None = None  # fault that prevents further computation
         self._llm: LLM | None = None
         self._requests: dict[int, Request] = {}
         self._jobs: dict[int, PoolingJob] = {}
@@ -76,9 +76,9 @@ class Replica:
         }
 
     def serve(self) -> None:
-        """Handle messages of the front; close the model and return when the front closes or is gone.
+        """Handle messages of the front; close the model and return when the front closes or disconnects.
 
-        An invalid message ends the connection: a listening process then waits for the next front.
+        An invalid message ends the connection. A listening process then waits for the next front.
         """
         for message in self._link:
             if message.kind == "close":
@@ -87,18 +87,18 @@ class Replica:
                 self._does[message.kind](message.fields)
             except Exception as error:
                 said = {"kind": message.kind[:40], "reason": f"{type(error).__name__}: {error}"}
-                log.warning("a front said what cannot be understood", extra=said)
+                log.warning("received an invalid message from the front", extra=said)
                 log.debug("where", exc_info=error)
                 break
         with self._lock:
-            self._is_over = True  # a model that is still loading is closed by the loading thread
+            self._is_over = True  # the loading thread closes a model that is still loading
         if self._llm is not None:
             self._llm.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._link.finish()
 
     def wait(self) -> None:
-        """Wait until a model that was loading when `serve` returned is closed, too."""
+        """Wait until a model that was loading when `serve` returned is closed."""
         if self._opening is not None:
             self._opening.join()
 
@@ -106,13 +106,13 @@ class Replica:
         """Ask the front to move the running requests and close. Ends the link if no model is open."""
         with self._lock:
             if self._llm is None:
-                self._link.close()  # no request runs here: fronts use ready replicas only
+                self._link.close()  # no request runs here, because fronts only use ready replicas
             else:
                 self._link.send(WireMessage("leaving"))
 
     def _do_open(self, message: Mapping[str, Any]) -> None:
-        # After the front's own timeout: else a reconnecting front would wait for its old connection.
-        if "stall" in message:  # a front that still runs while replicas are updated may not say it
+        # Longer than the timeout of the front, so that a reconnecting front does not wait for its old connection.
+        if "stall" in message:  # older fronts do not send it during an update
             self._link.end_without(2 * message["stall"])
         self._opening = threading.Thread(target=self._open, args=(message,), name="woolly-open", daemon=True)
         self._opening.start()
@@ -121,11 +121,11 @@ class Replica:
         llm = None
         try:
             if message.get("cpus") and hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, message["cpus"])  # of this thread and all threads that it starts
+                os.sched_setaffinity(0, message["cpus"])  # for this thread and all threads that it starts
             options = {name: _tuples(value) for name, value in message["options"].items()}
             llm = LLM(
                 message["model"], **options | {"check_memory": False}
-            )  # the front has checked all replicas together
+            )  # the front has checked the memory of all replicas
             ready = _ready(llm)
         except BaseException as error:
             if llm is not None:
@@ -205,7 +205,7 @@ class Replica:
             self._llm.driver.cancel(found)
 
     def _do_end_reasoning(self, message: Mapping[str, Any]) -> None:
-        """End the reasoning of an answer; the engine's thread replies with the token index before the next token."""
+        """End the reasoning of an answer. The engine thread replies with the token count before the next token."""
         id = message["id"]
         request = self._requests.get(id)
 
@@ -218,13 +218,13 @@ class Replica:
         def ask() -> None:
             try:
                 self._model().driver.call(end)
-            except WoollyError:  # the model is closed: the front moves the answer
+            except WoollyError:  # the model is closed, so the front moves the answer
                 self._link.send(WireMessage("reasoning", {"id": id, "at": None}))
 
-        self._pool.submit(ask)  # a step may take a while; the reader must not wait
+        self._pool.submit(ask)  # the reader must not wait for a step
 
     def _step(self, id: int, sent: _Sent, request: Request, chunk: Chunk) -> None:
-        """Send the output of a step of a request. Called by the engine's thread."""
+        """Send the output of a step of a request. Called by the engine thread."""
         if self._is_lost(chunk.error):
             return
         step: dict[str, Any] = {"id": id, "computed": request.n_computed}
@@ -243,7 +243,7 @@ class Replica:
         self._link.send(WireMessage("step", step))
 
     def _is_lost(self, error: BaseException | None) -> bool:
-        """Return True if the GPU failed. This process then ends, and the front starts another one."""
+        """Return True if the GPU failed. This process then exits, and the front starts another one."""
         if isinstance(error, DeviceError) and error.code == "lost":
             self.fault = error
             self._link.close()
@@ -267,7 +267,7 @@ class Replica:
             end["prompt_logprobs"] = write_logprobs(request.prompt_logprobs)
         if chunk.error is not None:
             end["error"] = write_error(chunk.error)
-            if self._llm is not None and self._llm.is_closed:  # the engine stopped: no later request can succeed
+            if self._llm is not None and self._llm.is_closed:  # the engine has stopped, so later requests would fail
                 self._link.close()
         return end
 
@@ -278,7 +278,11 @@ class Replica:
             loaded = llm._loaded[0]
             pooler = make_pooler(loaded.program, loaded.file.tensors, message["pooling"])
             if pooler is None:
-                raise RequestError("this model computes no embeddings or scores", code="wrong_model", field="model")
+                raise RequestError(
+                    "this model computes neither embeddings nor scores; use an embedding or reranking model",
+                    code="wrong_model",
+                    field="model",
+                )
             job = PoolingJob(message["texts"], pooler)
             job.on_progress = lambda n_done: self._link.send(WireMessage("progress", {"id": id, "done": n_done}))
             self._jobs[id] = job
@@ -305,7 +309,7 @@ class Replica:
 
     def _model(self) -> LLM:
         if self._llm is None:
-            raise RequestError("the replica has not opened its model yet")
+            raise RequestError("the replica has not loaded its model yet; try again")
         return self._llm
 
 
@@ -335,10 +339,10 @@ def _tuples(value: Any) -> Any:
 def main() -> None:
     """Serve the front at the other end of a socket, whose file descriptor is the argument."""
     for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
-        if hasattr(signal, name):  # Windows has only the first
-            # A terminal sends them to all processes; the front decides.
+        if hasattr(signal, name):  # Windows has only SIGINT
+            # A terminal sends these signals to all processes, but the front decides.
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # the front opens the same file and reports them once
+    warnings.simplefilter("ignore")  # the front opens the same file and reports its warnings
     Replica(Link(Connection(socket.socket(fileno=int(sys.argv[1])), None, is_client=False))).serve()
 
 

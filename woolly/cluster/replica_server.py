@@ -1,4 +1,4 @@
-"""Replica that listens for a front on another machine."""
+"""ReplicaServer: a replica that listens for a front on another machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger("woolly.cluster")
 
 
 class ReplicaServer:
-    """Serves one front at a time. Each loads its model anew; a second front waits until the first is gone."""
+    """Serves one front at a time and loads the model for each. A second front waits until the first disconnects."""
 
     def __init__(self, address: str, secret: str) -> None:
-        """Listen at HOST:PORT; port 0 takes any free port. RequestError if it cannot."""
+        """Listen at HOST:PORT; port 0 selects any free port. RequestError on failure."""
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
-            raise RequestError(f"listen is {address!r}; HOST:PORT was expected", field="listen")
+            raise RequestError(f"listen is {address!r}; expected HOST:PORT", field="listen")
         self._secret = secret
         self._replica: Replica | None = None
         self._is_leaving = False
@@ -40,12 +40,12 @@ class ReplicaServer:
 
     @property
     def address(self) -> str:
-        """Return the address that it listens at."""
+        """Listening address."""
         host, port = self._listener.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def leave_at_signals(self) -> None:
-        """Make SIGTERM and Ctrl-C ask the front to move running requests; the second one ends immediately."""
+        """Make SIGTERM and Ctrl-C ask the front to move running requests; a second signal exits immediately."""
 
         def handle(number: int, frame: object) -> None:
             signal.signal(number, signal.SIG_DFL)
@@ -92,4 +92,4 @@ class ReplicaServer:
 
 
 def _refused(client: str, reason: str) -> None:
-    log.warning("front refused", extra={"client": client, "reason": reason})
+    log.warning("front rejected", extra={"client": client, "reason": reason})

@@ -1,4 +1,4 @@
-"""State of the replicas of a fleet, and the slots that they occupy."""
+"""State of the replicas of a fleet, and their slots."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _SOUND = 30.0  # seconds of uptime after which a lost replica counts as one that
 
 @dataclass(eq=False)
 class ReplicaState:
-    """State of a replica, from its start to its end."""
+    """State of a replica."""
 
     name: str
     launcher: ReplicaLauncher
     state: str = "starting"  # starting, ready, leaving, gone
     handle: ReplicaHandle | None = None
-    hello: Mapping[str, Any] = field(default_factory=dict)  # its first message
-    figures: Mapping[str, Any] = field(default_factory=dict)  # of its latest pong
+    hello: Mapping[str, Any] = field(default_factory=dict)  # first message of the replica
+    figures: Mapping[str, Any] = field(default_factory=dict)  # metrics of the latest pong
     clock: float = 0.0  # clock offset in seconds; positive if ahead
-    reason: str = ""  # reason of its end
-    since: float = 0.0  # time when it was ready
+    reason: str = ""  # reason of the end
+    since: float = 0.0  # time when the replica was ready
     heard: float = 0.0
     asked: float = 0.0
-    has_given: bool = False  # it has computed something
+    has_given: bool = False  # True if the replica has computed something
     pending: dict[int, PendingRequest] = field(default_factory=dict)
 
 
 @dataclass
 class ReplicaSlot:
-    """Launcher, its current replica, and the time of the next start attempt."""
+    """Launcher, current replica, and time of the next start attempt."""
 
     launcher: ReplicaLauncher
     replica: ReplicaState | None = None
-    has_settled: bool = False  # its first replica was ready or dropped
+    has_settled: bool = False  # True if the first replica was ready or dropped
     n_failures: int = 0  # consecutive failures
     next_start: float = 0.0
     reason: str = ""  # reason of the last end
@@ -73,17 +73,17 @@ class ReplicaSlot:
 
 
 def difference(known: Identity, other: Identity) -> str:
-    """Return a sentence about replicas that would give different answers."""
+    """Return a message that explains how replicas differ in their bits."""
     names = {
-        "arithmetic": "another arithmetic (its Woolly is of another version)",
-        "model": "another model file or adapter",
-        "backend": f"another backend ({other.backend}, the others {known.backend})",
-        "kv_type": "another type of cache",
-        "probe": "other bits for the same numbers (its CPU, its kernels or its C library differ)",
+        "arithmetic": "a different arithmetic (another version of Woolly)",
+        "model": "a different model file or adapter",
+        "backend": f"a different backend ({other.backend}, others have {known.backend})",
+        "kv_type": "a different type of cache",
+        "probe": "different bits for the same input (different CPU, kernels or C library)",
     }
     name = next(name for name in names if getattr(known, name) != getattr(other, name))
-    sentence = f"it has {names[name]}: {other.id}, and the others are {known.id}"
-    # Each replica takes the layers that fit its GPU, and a layer has other bits on a GPU than on a CPU.
+    sentence = f"it has {names[name]}: {other.id} instead of {known.id}"
+    # Each replica puts as many layers on its GPU as fit, and a layer has different bits on a GPU and on a CPU.
     if name in ("backend", "probe") and any(is_gpu_backend(one.backend) for one in (known, other)):
-        sentence += "; give all of them one number of layers for the GPU (--gpu-layers N)"
+        sentence += "; set the same number of GPU layers for all replicas (--gpu-layers N)"
     return sentence

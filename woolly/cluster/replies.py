@@ -1,4 +1,4 @@
-"""Validation of a replica's replies: after an invalid one the front uses another replica."""
+"""Validation of a replica's replies. After an invalid reply, the front uses another replica."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Hello:
     """First message of a replica, sent when its model is loaded."""
 
     protocol: int
-    identity: Identity | None  # None for another protocol
+    identity: Identity | None  # None if the protocol differs
     n_pages: int
     time: float
     about: Mapping[str, str | int]  # pid, host, version, device, level, threads
@@ -69,12 +69,12 @@ class VectorRows:
 
 
 def read_step(message: WireMessage, n_vocab: int) -> StepReply:
-    """Return a step. BadMessage for a token outside the vocabulary, an invalid count, or an unknown word."""
+    """Return a step. BadMessage for a token outside the vocabulary, an invalid count or an unknown value."""
     fields = message.fields
     text, prefix, end = fields.get("text", ""), fields.get("prefix"), fields.get("end")
-    _check(isinstance(text, str), "a text that is none")
-    _check(prefix is None or isinstance(prefix, dict), "a prefix that is none")
-    _check(end is None or isinstance(end, dict), "an end that is none")
+    _check(isinstance(text, str), "text")
+    _check(prefix is None or isinstance(prefix, dict), "prefix")
+    _check(end is None or isinstance(end, dict), "end")
     return StepReply(
         [_token(token, n_vocab) for token in _list(fields.get("tokens", []))],
         text,
@@ -86,51 +86,51 @@ def read_step(message: WireMessage, n_vocab: int) -> StepReply:
 
 
 def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
-    """Return the token count at which the reasoning ended; None without reasoning. BadMessage if invalid."""
+    """Return the token count at which the reasoning ended, or None without reasoning. BadMessage if invalid."""
     if (at := message.fields.get("at")) is None:
         return None
     n = _count(at)
-    _check(most is None or n <= most, f"a thought that ends after {n} of {most} tokens")
+    _check(most is None or n <= most, f"end of reasoning after {n} of {most} tokens")
     return n
 
 
 def read_progress(message: WireMessage, n_texts: int) -> int:
     """Return the number of finished texts. BadMessage if it exceeds the number of texts."""
     n_done = _count(message.fields.get("done"))
-    _check(n_done <= n_texts, f"{n_done} of {n_texts} texts")
+    _check(n_done <= n_texts, f"progress of {n_done} of {n_texts} texts")
     return n_done
 
 
 def read_rows(message: WireMessage, texts: Sequence[Sequence[int]], width: int, has_tables: bool) -> VectorRows:
-    """Return the rows of texts, and all rows per text if not pooled. BadMessage if shapes do not match."""
+    """Return the rows of texts, and all rows per text if not pooled. BadMessage for mismatched shapes."""
     if "error" in message.fields:
         return VectorRows(np.zeros((0, width), np.float32), {}, _error(message.fields["error"]))
     arrays = dict(message.arrays)
     rows = _table(arrays.pop("rows", None), len(texts), width)
     tables: dict[int, Float32] = {}
     for name, table in arrays.items():
-        _check(name.isdecimal() and int(name) < len(texts), f"a table {name[:20]!r} of {len(texts)} texts")
+        _check(name.isdecimal() and int(name) < len(texts), f"table {name[:20]!r} for {len(texts)} texts")
         tables[int(name)] = _table(table, len(texts[int(name)]), width)
-    _check(len(tables) == (len(texts) if has_tables else 0), f"{len(tables)} tables of {len(texts)} texts")
+    _check(len(tables) == (len(texts) if has_tables else 0), f"number of tables, {len(tables)} for {len(texts)} texts")
     return VectorRows(rows, tables)
 
 
 def read_hello(message: WireMessage, protocol: int) -> Hello:
-    """Return the first message of a replica; only the protocol if it differs."""
+    """Return the first message of a replica, or only the protocol if it differs."""
     fields = message.fields
     if (theirs := _count(fields.get("protocol"))) != protocol:
         return Hello(theirs, None, 0, 0.0, {})
     texts = {name: fields.get(name) for name in ("host", "version", "device", "level")}
-    _check(all(isinstance(value, str) for value in texts.values()), "a host, version, device or level that is not text")
+    _check(all(isinstance(value, str) for value in texts.values()), "host, version, device or level")
     numbers = {name: _count(fields.get(name)) for name in ("pid", "threads", "n_pages", "n_parallel")}
-    _check(numbers["n_pages"] > 0, "no pages")
-    _check(numbers["n_parallel"] > 0, "no answers at once")
+    _check(numbers["n_pages"] > 0, "number of pages")
+    _check(numbers["n_parallel"] > 0, "number of concurrent answers")
     identity = fields.get("identity")
-    _check(isinstance(identity, dict), "no identity")
+    _check(isinstance(identity, dict), "identity")
     try:
         known = Identity(**cast(dict[str, Any], identity))
     except TypeError:
-        raise BadMessage("it says an identity that is none") from None
+        raise BadMessage("invalid identity") from None
     counts = {name: numbers[name] for name in ("pid", "threads", "n_parallel")}
     about: dict[str, str | int] = {**cast(dict[str, str], texts), **counts}
     return Hello(theirs, known, numbers["n_pages"], _number(fields.get("time")), about)
@@ -139,16 +139,16 @@ def read_hello(message: WireMessage, protocol: int) -> Hello:
 def read_figures(message: WireMessage) -> tuple[dict[str, float], float]:
     """Return the metrics of a pong, and the time of the replica's clock."""
     figures = message.fields.get("figures")
-    _check(isinstance(figures, dict), "figures that are none")
+    _check(isinstance(figures, dict), "metrics")
     numbers = {str(name): _number(value) for name, value in cast(dict[str, Any], figures).items()}
-    _check(all(0 <= value <= _MAX_COUNT for value in numbers.values()), "figures below zero")
+    _check(all(0 <= value <= _MAX_COUNT for value in numbers.values()), "negative metrics")
     return numbers, _number(message.fields.get("time"))
 
 
 def _end(end: Mapping[str, Any], n_vocab: int) -> AnswerEnd:
     reason, stop = end.get("reason"), end.get("stop")
-    _check(reason in _REASONS, f"an end {str(reason)[:20]!r}")
-    _check(stop is None or type(stop) in (str, int), "a stop that is none")
+    _check(reason in _REASONS, f"finish reason {str(reason)[:20]!r}")
+    _check(stop is None or type(stop) in (str, int), "stop reason")
     return AnswerEnd(
         cast(FinishReason, reason),
         stop,
@@ -162,7 +162,7 @@ def _end(end: Mapping[str, Any], n_vocab: int) -> AnswerEnd:
 
 def _prefix(prefix: Mapping[str, Any]) -> PrefixReport:
     reason = prefix.get("reason")
-    _check(reason is None or isinstance(reason, str), "a prefix without a reason")
+    _check(reason is None or isinstance(reason, str), "reason of a prefix")
     return PrefixReport(_count(prefix.get("hit_tokens")), _count(prefix.get("miss_tokens")), reason)
 
 
@@ -170,50 +170,50 @@ def _logprobs(written: Any, n_vocab: int) -> list[TokenLogprob]:
     try:
         found = read_logprobs(_list(written))
     except (TypeError, ValueError):
-        raise BadMessage("it says log-probabilities that are none") from None
+        raise BadMessage("invalid log-probabilities") from None
     for one in found:
         for token, logprob in ((one.token, one.logprob), *one.top):
             _token(token, n_vocab)
-            _check(type(logprob) in (int, float) and logprob <= 1e-3, "a log-probability above zero")
+            _check(type(logprob) in (int, float) and logprob <= 1e-3, "log-probability above zero")
     return found
 
 
 def _error(written: Any) -> Exception:
-    _check(isinstance(written, dict) and {"kind", "message"} <= written.keys(), "an error that is none")
+    _check(isinstance(written, dict) and {"kind", "message"} <= written.keys(), "error")
     try:
         return read_error(written)
     except TypeError:
-        raise BadMessage("it says an error that is none") from None
+        raise BadMessage("invalid error") from None
 
 
 def _table(array: npt.NDArray[Any] | None, n_rows: int, width: int) -> Float32:
-    """Return a writable copy of an array with the given shape: the message's may be read-only."""
+    """Return a writable copy of an array with the given shape; arrays of messages may be read-only."""
     if array is None or array.dtype.kind != "f" or array.shape != (n_rows, width):
-        shape = "no array" if array is None else f"an array {array.dtype} {array.shape}"
-        raise BadMessage(f"it says {shape} in place of {n_rows} rows of {width}")
+        shape = "no array" if array is None else f"{array.dtype} {array.shape}"
+        raise BadMessage(f"invalid rows: got {shape}, expected {n_rows} rows of width {width}")
     return array.astype(np.float32)
 
 
 def _list(value: Any) -> list[Any]:
-    _check(isinstance(value, list), "a list that is none")
+    _check(isinstance(value, list), "list")
     return cast(list[Any], value)
 
 
 def _token(token: Any, n_vocab: int) -> int:
-    _check(type(token) is int and 0 <= token < n_vocab, f"a token {str(token)[:20]} of {n_vocab}")
+    _check(type(token) is int and 0 <= token < n_vocab, f"token {str(token)[:20]} in a vocabulary of {n_vocab}")
     return cast(int, token)
 
 
 def _count(value: Any) -> int:
-    _check(type(value) is int and 0 <= value <= _MAX_COUNT, f"a count {str(value)[:20]}")
+    _check(type(value) is int and 0 <= value <= _MAX_COUNT, f"count {str(value)[:20]}")
     return cast(int, value)
 
 
 def _number(value: Any) -> float:
-    _check(type(value) in (int, float) and math.isfinite(value), f"a number {str(value)[:20]}")
+    _check(type(value) in (int, float) and math.isfinite(value), f"number {str(value)[:20]}")
     return cast(float, value)
 
 
 def _check(is_right: bool, what: str) -> None:
     if not is_right:
-        raise BadMessage(f"it says {what}")
+        raise BadMessage(f"invalid {what}")

@@ -1,6 +1,6 @@
 """Router: selects the replica with the lowest expected time to first token.
 
-It does not use processes, sockets or clocks: every time is an argument. The front and a simulation share it.
+It uses no processes, sockets or clocks: times are arguments, so the front and a simulation can share it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 from woolly.runtime import PAGE_SIZE
 
 _RATE = 100.0  # initial prefill rate in tokens per second
-_NEWEST = 0.2  # weight of the latest measurement of a rate or a time
-_MEASURED = 64  # tokens; a shorter prompt says little about the rate
+_NEWEST = 0.2  # weight of the latest measurement
+_MEASURED = 64  # minimum tokens for a rate measurement
 _ANSWER = 10.0  # initial duration of an answer in seconds
 
 
 @dataclass(frozen=True)
 class Route:
-    """A replica and its expected costs."""
+    """Replica with its expected costs."""
 
     replica: str
     cached_tokens: int  # cached tokens of the prompt, in memory or on disk
-    seconds: float  # expected time to first token
+    seconds: float  # "load" if it is the least loaded replica; "prefix" if another one has more cached tokens
     reason: str  # "prefix": it has more of the prompt than the least loaded one; "load": it is the least loaded one
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """A request assigned to a replica."""
+    """Request assigned to a replica."""
 
     number: int
     replica: str
@@ -43,17 +43,17 @@ class Ticket:
 class _Replica:
     name: str
     n_parallel: int  # maximum concurrent answers
-    n_pages: int  # pages that it keeps in memory
+    n_pages: int  # pages in memory
     n_disk_pages: int
     rate: float  # prefill rate in tokens per second
-    disk_rate: float  # tokens per second loaded from its disk
+    disk_rate: float  # tokens per second loaded from disk
     answer_seconds: float = _ANSWER
-    is_open: bool = True  # it accepts requests
-    last: int = 0  # number of its latest ticket
+    is_open: bool = True  # True if it accepts requests
+    last: int = 0  # number of the latest ticket
     since: float = 0.0  # start time of the pending prompts
-    due: dict[int, int] = field(default_factory=dict)  # tokens still to compute, by ticket
+    due: dict[int, int] = field(default_factory=dict)  # tokens to compute, by ticket
     open: set[int] = field(default_factory=set)  # tickets
-    memory: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)  # pages, least recently used first
+    memory: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)  # pages in LRU order
     disk: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
 
     def wait(self, now: float) -> float:
@@ -63,9 +63,9 @@ class _Replica:
         return prompts + max(0, n_before) * self.answer_seconds / self.n_parallel
 
     def held(self, pages: Sequence[Hashable]) -> tuple[int, int]:
-        """Return how many of the first pages are in memory, and how many of the following ones on disk.
+        """Return the number of leading pages in memory, and of following pages on disk.
 
-        A page is used with all pages before it and counts as older, so that pages are evicted from the end.
+        A page counts as older than the pages before it, so that pages are evicted from the end.
         """
         n_memory = bisect_left(pages, True, key=lambda page: page not in self.memory)
         n_all = bisect_left(pages, True, n_memory, key=lambda page: page not in self.disk)
@@ -84,21 +84,21 @@ class _Replica:
 
 
 class Router:
-    """Selects by the expected time to first token: queueing, and prefill of the uncached part of the prompt.
+    """Selects by expected time to first token: queueing, and prefill of the uncached part of the prompt.
 
-    Prefix hashing and affinity with a threshold fail if all requests share a prefix: they send
-    all of them to one replica. A page is a digest of `page_tokens` tokens and all tokens before them, such
-    as those of `Request.digests_to`. The router tracks the pages of each replica, with LRU eviction.
+    Prefix hashing and affinity with a threshold would send all requests with a common prefix to a single replica. A
+    page is a digest of `page_tokens` tokens and all preceding tokens, as in `Request.digests_to`. The router tracks the
+    pages of each replica, with LRU eviction.
 
-    The owner calls, with one clock's `now` and one call at a time:
+    The owner calls these methods one at a time, with `now` of a single clock:
 
-        joined(replica, now)           it accepts requests from now on
-        choose(pages, n_tokens, now)   -> Choice, or None if no replica takes requests
+        joined(replica, now)           it accepts requests
+        choose(pages, n_tokens, now)   -> Route, or None if no replica accepts requests
         started(choice, ...)           -> Ticket; the request was assigned to the replica
-        answering(ticket, now)         its first token came
-        finished(ticket, now)          it ended, for any reason
+        answering(ticket, now)         the first token arrived
+        finished(ticket, now)          the request ended, for any reason
         closed(replica)                it accepts no more requests, and finishes its open ones
-        lost(replica)                  it is gone, with its cache
+        lost(replica)                  it is gone, including its cache
     """
 
     def __init__(self, page_tokens: int = PAGE_SIZE) -> None:
@@ -108,7 +108,7 @@ class Router:
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """Return the replicas that accept requests."""
+        """Replicas that accept requests."""
         return tuple(one.name for one in self._replicas.values() if one.is_open)
 
     def joined(
@@ -131,12 +131,12 @@ class Router:
         )
 
     def closed(self, replica: str) -> None:
-        """Assign no further requests to a replica."""
+        """Assign no more requests to a replica."""
         if replica in self._replicas:
             self._replicas[replica].is_open = False
 
     def lost(self, replica: str) -> None:
-        """Remove a replica. Its tickets may still be finished, without effect."""
+        """Remove a replica. Finishing its tickets has no effect."""
         self._replicas.pop(replica, None)
 
     def n_open(self, replica: str) -> int:
@@ -147,9 +147,9 @@ class Router:
     def choose(
         self, pages: Sequence[Hashable], n_tokens: int, now: float, *, without: Collection[str] = ()
     ) -> Route | None:
-        """Return the best replica for a prompt of n_tokens, which starts with these full pages.
+        """Return the best replica for a prompt of n_tokens that starts with these full pages.
 
-        Ties are resolved round-robin. A replica in `without` is chosen only if there is no other.
+        Ties are resolved round-robin. A replica in `without` is only chosen if there is no other.
         """
         able = [one for one in self._replicas.values() if one.is_open]
         able = [one for one in able if one.name not in without] or able
@@ -164,7 +164,7 @@ class Router:
         return Route(best.name, cached, seconds, reason)
 
     def started(self, choice: Route, pages: Sequence[Hashable], n_tokens: int, now: float) -> Ticket:
-        """Record that the prompt was assigned to the replica, which caches its pages from now on."""
+        """Record that the prompt was assigned to the replica, which now caches its pages."""
         n_missing = max(1, n_tokens - choice.cached_tokens)
         ticket = Ticket(next(self._numbers), choice.replica, n_missing, now)
         one = self._replicas.get(choice.replica)
@@ -177,7 +177,7 @@ class Router:
         return ticket
 
     def answering(self, ticket: Ticket, now: float) -> None:
-        """Record that the prompt is computed, and update the prefill rate. A second call has no effect."""
+        """Record that the prompt is computed, and update the prefill rate. Further calls have no effect."""
         one = self._replicas.get(ticket.replica)
         if one is None or one.due.pop(ticket.number, None) is None:
             return
@@ -187,7 +187,7 @@ class Router:
         one.since = now
 
     def finished(self, ticket: Ticket, now: float) -> None:
-        """Record that the request has ended, also if it was cancelled before its first token."""
+        """Record that the request has ended, possibly before its first token."""
         one = self._replicas.get(ticket.replica)
         if one is None or ticket.number not in one.open:
             return
@@ -198,7 +198,7 @@ class Router:
     def _cost(self, one: _Replica, pages: Sequence[Hashable], n_tokens: int, wait: float) -> tuple[float, int]:
         """Return the expected seconds to the first token, and the cached tokens of the prompt.
 
-        The last token of a prompt is always computed: its logits are needed.
+        The last token of a prompt is always computed because its logits are needed.
         """
         in_memory, on_disk = one.held(pages)
         most = max(0, n_tokens - 1)

@@ -1,4 +1,4 @@
-"""Serialization of requests and errors between a front and its replicas; replica.py has the message kinds."""
+"""Serialization of requests and errors between a front and its replicas; see replica.py for the messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from woolly.sampling import SamplingParams
 from woolly.sampling.logprobs import TokenLogprob
 from woolly.sampling.reasoning_budget import ReasoningMarkers
 
-PROTOCOL = 5  # incremented when a message changes; a replica with another version is rejected
+PROTOCOL = 5  # incremented when a message changes; replicas with another version are rejected
 
 _DEFAULTS = SamplingParams()
 _PAIRS = ("logit_bias", "adapters")  # mappings whose keys may be numbers, which JSON does not allow
@@ -29,7 +29,7 @@ def write_params(params: SamplingParams, seed: int) -> dict[str, Any]:
 
 
 def read_params(written: Mapping[str, Any]) -> SamplingParams:
-    """Read the parameters of `write_params`."""
+    """Parse the parameters of `write_params`."""
     values: dict[str, Any] = {}
     for name, value in written.items():
         if name in _PAIRS:
@@ -45,17 +45,17 @@ def write_marks(marks: ReasoningMarkers | None) -> dict[str, Any] | None:
 
 
 def read_marks(written: Mapping[str, Any] | None) -> ReasoningMarkers | None:
-    """Read the markers of `write_marks`."""
+    """Parse the markers of `write_marks`."""
     return None if written is None else ReasoningMarkers(**{**written, "shown": tuple(written["shown"])})
 
 
 def write_logprobs(logprobs: Sequence[TokenLogprob]) -> list[Any]:
-    """Return log-probabilities as lists, without texts: the reader has the vocabulary."""
+    """Return log-probabilities as lists, without texts, which the reader looks up in the vocabulary."""
     return [[one.token, one.logprob, one.top] for one in logprobs]
 
 
 def read_logprobs(written: Sequence[Any]) -> list[TokenLogprob]:
-    """Read the log-probabilities of `write_logprobs`."""
+    """Parse the log-probabilities of `write_logprobs`."""
     return [TokenLogprob(token, logprob, tuple((id, number) for id, number in top)) for token, logprob, top in written]
 
 
@@ -67,7 +67,7 @@ def write_error(error: BaseException) -> dict[str, Any]:
 
 
 def read_error(written: Mapping[str, Any]) -> Exception:
-    """Read the error of `write_error`; RuntimeError for classes other than Woolly's."""
+    """Parse the error of `write_error`; RuntimeError for errors that are not Woolly's."""
     kind = getattr(errors, str(written["kind"]), None)
     message = str(written["message"])
     extra = {name: value for name, value in written.items() if name not in ("kind", "message")}

@@ -1,4 +1,4 @@
-"""Stage: a process that computes some layers of a model for another process (pipeline parallelism)."""
+"""Stage: a process that computes some layers of a model for an engine (pipeline parallelism)."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _PROBE_ROWS = 40
 class CompiledLayers:
     """Compiled layers of the model."""
 
-    wanted: dict[str, Any]  # request of the other process
+    wanted: dict[str, Any]  # request of the engine
     program: Program
-    probe: str  # digest of its output for fixed rows
+    probe: str  # digest of the output for fixed rows
 
 
 class Stage:
     """Serves one engine process at a time, which requests layers.
 
-    Compiled layers stay after the connection ends: a process that reconnects with the same request finds the weights
-    in memory. Pages and slots are freed with the connection.
+    Compiled layers remain after the connection ends, so an engine that reconnects with the same request finds the
+    weights in memory. Pages and slots are freed with the connection.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Stage:
         device: str | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Open the model, by path or by the name under which it was pulled, and the port; 0: any free port.
+        """Open the model, by path or by its pulled name, and the port (0: any free port).
 
-        `device` is as in `LLM`; None: the device that the engine requests.
-        `report` gets a line for each opened, ended or rejected connection.
+        `device` is as in `LLM`; None selects the device that the engine requests. `report` receives a line for each
+        opened, ended or rejected connection.
         """
         self._options = Options(threads, parse_size("weight_memory", weight_memory), device=device)
-        _free_memory(device)  # DeviceError or RequestError if it does not exist
+        _free_memory(device)  # DeviceError or RequestError if the device does not exist
         self._token = token
         self.report = report
         self.file = open_gguf(resolve(model))
@@ -91,12 +91,12 @@ class Stage:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return the host and port that it listens at."""
+        """Listening host and port."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     def serve(self) -> None:
-        """Accept connections until `close`, one thread per connection."""
+        """Accept connections until `close`, with a thread per connection."""
         for connection, host in greeted(self._listener, self._token, self._is_over, self.report, self._refused):
             threading.Thread(target=self._handle, args=(connection, host), daemon=True).start()
 
@@ -116,9 +116,9 @@ class Stage:
         self.file.close()
 
     def claim(self, session: StageSession, instance: str) -> None:
-        """Assign the stage to a session; StageError if it is assigned to another process.
+        """Assign the stage to a session; StageError if it is assigned to another engine.
 
-        A process may reconnect before its lost connection is detected: its old session is ended.
+        An engine may reconnect before its lost connection is detected. Its old session is then ended.
         """
         with self._lock:
             owner = self._owner
@@ -128,24 +128,24 @@ class Stage:
                 return
         assert owner is not None
         if owner.instance != instance:
-            raise StageError("the stage computes for another process", code="busy")
+            raise StageError("the stage is in use by another engine", code="busy")
         owner.end()
         owner.over.wait()
         self.claim(session, instance)
 
     def part(self, wanted: dict[str, Any]) -> CompiledLayers:
-        """Return the requested layers, compiled. Errors name mismatches of the model."""
+        """Return the requested layers, compiled. StageError names a mismatch of the model."""
         if self._part is not None and self._part.wanted == wanted:
             return self._part
         if wanted.get("arithmetic") != ARITHMETIC_VERSION:
             raise StageError(
-                f"the stage's Woolly has arithmetic {ARITHMETIC_VERSION}, the engine's {wanted.get('arithmetic')}: "
-                "both must be one version",
+                f"the stage has arithmetic {ARITHMETIC_VERSION}, but the engine has {wanted.get('arithmetic')}; install"
+                " the same version of Woolly",
                 code="refused",
             )
         if wanted.get("model") != self._digest:
             raise StageError(
-                f"the stage holds {self.file.path.name}, whose bytes are not those of the engine's model",
+                f"the stage has {self.file.path.name}, which differs from the engine's model; use the same file",
                 code="refused",
             )
         plan = trace(self.file, ctx=wanted["ctx"])
@@ -153,32 +153,32 @@ class Stage:
         plan = slice_layers(plan, first, last)
         if plan_digest(plan) != wanted["plan"]:
             raise StageError(
-                "the stage's Woolly makes other steps of this model: both must be one version", code="refused"
+                "the stage plans this model differently; install the same version of Woolly", code="refused"
             )
         try:
             backend = backend_for(self._options.device, wanted["backend"])
         except RequestError:
             raise StageError(
-                f"the stage was started with --device {self._options.device}, but the engine computes with backend"
-                f" {wanted['backend']}: start the engine with --backend {backend_for(self._options.device)}, or the"
+                f"the stage was started with --device {self._options.device}, but the engine uses backend"
+                f" {wanted['backend']}; start the engine with --backend {backend_for(self._options.device)}, or the"
                 " stage without --device",
                 code="refused",
             ) from None
-        if self._part is not None:  # its memory first
+        if self._part is not None:  # free its memory first
             self._part.program.close()
             self._part = None
         options = replace(self._options, kv_type=wanted["kv_type"], level=wanted["level"], max_rows=wanted["max_rows"])
         program = choose(backend).compile(plan, self.file.tensors, options)
         program.load_weights()
         self._part = CompiledLayers(wanted, program, _probe(program))
-        self.report(f"holds layers {first} to {last}")
+        self.report(f"loaded layers {first} to {last}")
         return self._part
 
     def _is_over(self) -> bool:
         return self._is_closed
 
     def _refused(self, host: str, reason: str) -> None:
-        self.report(f"refused {host}: {reason}")
+        self.report(f"rejected {host}: {reason}")
 
     def _handle(self, connection: Connection, host: str) -> None:
         session = StageSession(self, connection)
@@ -204,7 +204,7 @@ class Stage:
             session.over.set()
 
     def _memory(self) -> int:
-        """Return the memory for layers: free bytes plus the bytes of the layers loaded now."""
+        """Return the memory for layers: free bytes plus the bytes of the currently loaded layers."""
         part, free = self._part, _free_memory(self._options.device)
         is_on_gpu = part is not None and is_gpu_backend(part.program.about.backend)
         if part is None or is_on_gpu != is_gpu_backend(backend_for(self._options.device)):
@@ -223,7 +223,7 @@ class Stage:
 
 
 def _free_memory(device: str | None) -> int:
-    """Return the free memory of the named GPUs, else of the machine."""
+    """Return the free memory of the named GPUs, or else of the machine."""
     gpus = parse_devices(device) if is_gpu_backend(backend_for(device)) else ()
     kind = backend_for(device)
     return sum(find_gpu(number, kind).usable for number in dict.fromkeys(gpus)) if gpus else available_memory()
@@ -234,13 +234,11 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise RequestError(
-            f"the stage cannot listen at {host}:{port}: {error.strerror or error}", field="listen"
-        ) from None
+        raise RequestError(f"cannot listen at {host}:{port}: {error.strerror or error}", field="listen") from None
 
 
 def _probe(program: Program) -> str:
-    """Return a digest of a part's output for fixed rows: it shows different bits."""
+    """Return a digest of the output for fixed rows, which reveals different bits."""
     n_rows = min(_PROBE_ROWS, program.max_rows)
     tokens = [(i * 7919 + 13) % 97 for i in range(n_rows)]
     plan = program.plan
@@ -248,7 +246,7 @@ def _probe(program: Program) -> str:
     first = plan.steps[0]
     if first.op == "hidden":
         width = plan.values[first.output].width
-        # Integers divided: no function whose last bit depends on the machine.
+        # Divided integers: no function whose last bit depends on the machine.
         rows = (np.arange(n_rows * width, dtype=np.int64) * 7919 + 13) % 2001 - 1000
         hidden = (rows.astype(np.float32) / np.float32(1000)).reshape(n_rows, width)
         batch = Batch.from_arrays({**batch.arrays(), "hidden": hidden}, is_hidden_normed=True)

@@ -1,4 +1,4 @@
-"""StageSession: requests of one process to a stage, from the handshake to the end of its connection."""
+"""StageSession: requests of an engine to a stage, from the handshake to the end of the connection."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from woolly.wire import Connection, LostConnection, WireMessage
 if TYPE_CHECKING:
     from woolly.cluster.stage import Stage
 
-_BEAT = 2.0  # seconds between two `alive` messages of a stage that computes
-_AGAIN = 0.02  # seconds; repeats `cancel`, whose flag a run clears at its start
+_BEAT = 2.0  # seconds between `alive` messages of a computing stage
+_AGAIN = 0.02  # seconds between repeated calls of `cancel`, because a run clears the flag when it starts
 
 
 class StageSession:
-    """One thread reads messages, another handles them in order.
+    """Session of an engine. One thread reads messages; another thread handles them in order.
 
-    The reading thread sends `alive` while the other computes, and stops a run that the other process cancels.
+    The reader thread sends `alive` while the other thread computes, and cancels a run at the request of the engine.
     """
 
     def __init__(self, stage: Stage, connection: Connection) -> None:
         self._stage = stage
         self._connection = connection
-        self.instance = ""  # of the other process
+        self.instance = ""  # instance id of the engine
         self._program: Program | None = None
         self._states: dict[int, State] = {}
         self._times: ExitStack | None = None
@@ -40,7 +40,7 @@ class StageSession:
         self.over = threading.Event()  # set when the session has ended
 
     def run(self) -> None:
-        """Serve the other process until its connection ends, which raises LostConnection."""
+        """Serve the engine until its connection ends, which raises LostConnection."""
         worker = threading.Thread(target=self._work, daemon=True)
         worker.start()
         try:
@@ -73,18 +73,18 @@ class StageSession:
 
     def _work(self) -> None:
         while (message := self._jobs.get()) is not None:
-            self._is_working = True  # a message without a reply may have finished while this one waited
+            self._is_working = True  # a message without a reply may have finished in the meantime
             try:
                 reply = self._answer(message)
             except Exception as error:
                 reply = _error(error)
             try:
-                # Before the reply is sent: the next message may follow immediately.
+                # Before sending the reply, because the next message may follow immediately.
                 self._is_working = False
                 if reply is not None:
                     self._connection.send(reply)
             except LostConnection:
-                self.end()  # the reading thread notices it
+                self.end()  # the reader thread notices it
         if self._times is not None:
             self._times.close()
 
@@ -108,13 +108,13 @@ class StageSession:
                 return self._copy(message)
             case "time":
                 return self._time(bool(fields["on"]))
-        raise PlanError(f"a stage does not know {message.kind!r}")
+        raise PlanError(f"unknown message {message.kind!r}")
 
     @property
     def program(self) -> Program:
         """Program of the opened layers."""
         if self._program is None:
-            raise PlanError("no part of the model was opened")
+            raise PlanError("no layers are open; send `open` first")
         return self._program
 
     def _make_state(self, fields: Any) -> WireMessage:
@@ -139,8 +139,8 @@ class StageSession:
     def _copy(self, message: WireMessage) -> WireMessage:
         fields, state = message.fields, self._states[message.fields["state"]]
         if not isinstance(state, PortableState):
-            raise RequestError("pages of this backend cannot be copied")
-        number, table = fields["number"], fields.get("table")  # slots have no such value
+            raise RequestError("this backend does not support copying pages")
+        number, table = fields["number"], fields.get("table")  # slots have no table
         if message.kind == "read":
             data = state.read_slot(number) if table is None else state.read_page(number, table)
             return WireMessage("done", arrays={"bytes": data})
@@ -161,7 +161,7 @@ class StageSession:
 
 
 def _error(error: Exception) -> WireMessage:
-    """Return the error as a message for the other process to raise."""
+    """Return the error as a message, for the engine to raise."""
     fields: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, WoollyError):
         fields["code"] = error.code
