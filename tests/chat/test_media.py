@@ -122,7 +122,7 @@ def test_bad_image_error_names_its_field(tokenizer):
     with pytest.raises(RequestError) as error:
         format_chat(request, ChatTemplate(PARTS), tokenizer, VISION)
     assert str(error.value) == (
-        "messages.3.content.1.image_url: files of the server are not read for a client; send the image as a data: URL"
+        "messages.3.content.1.image_url: file: URLs are not supported; send the image as a data: URL"
     )
     assert error.value.field == "messages.3.content.1.image_url"
 

@@ -27,7 +27,7 @@ def test_pages_are_listed_checked_and_cleared(pages):
     assert "0 files removed" in woolly("cache", "clear")
     victim = next(stored_pages(pages)).path
     victim.write_bytes(victim.read_bytes()[:-1])
-    assert "torn or damaged; removed" in woolly("cache", "verify")
+    assert "truncated or damaged content; removed" in woolly("cache", "verify")
     assert json.loads(woolly("cache", "clear", "--pinned", "--json"))["removed"] == 2
     assert not list(stored_pages(pages))
 

@@ -148,8 +148,8 @@ def test_any_other_key_rejects_only_this_call(ask, questions, reply):
 def test_server_errors_are_one_line_for_user_and_model(ask, capsys):
     chat = ask([wanted("zoo_crash") + wanted("zoo_nothing") + wanted("zoo_fail"), "Sorry."], "y", "y", "y")
     crashed, unknown, failed = (m["content"] for m in chat.conversation.messages if m["role"] == "tool")
-    assert crashed.startswith("Error: the MCP server 'zoo' ended during the call of crash (the zoo burns)")
-    assert "there is no tool 'zoo_nothing'" in unknown
+    assert crashed.startswith("Error: MCP server 'zoo' ended during the call of crash (the zoo burns)")
+    assert "unknown tool 'zoo_nothing'" in unknown
     assert failed == "Error: it went wrong: the cage is empty"
     assert "the zoo burns" in capsys.readouterr().err
 
@@ -198,5 +198,5 @@ def test_scripts_choose_what_runs_without_a_question(model, file, tmp_path):
         woolly("chat", model, "--mcp", file, "--mcp-approve", "some", stdin="hi\n")
     broken = tmp_path / "broken.json"
     broken.write_text('{"mcpServers": {"x": {"command": "nonesuch-program"}}}')
-    with pytest.raises(ToolError, match="no program 'nonesuch-program'"):
+    with pytest.raises(ToolError, match="program 'nonesuch-program' not found"):
         woolly("chat", model, "--mcp", broken, "--mcp-approve", "all", stdin="hi\n")

@@ -57,11 +57,11 @@ def model(tmp_path_factory):
         ("run hello --ctx", "--ctx needs a value"),
         ("run hello --top-k x", "--top-k is 'x'; a whole number was expected"),
         ("run hello --top-p x", "--top-p is 'x'; a number was expected"),
-        ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but --mirostat=0 makes no use of it"),
+        ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but has no effect with --mirostat=0"),
         ("run hello -n -5", "-n is -5; a whole number of at least 1, or -1 for no limit, was expected"),
         ("run hello --json-schema {a:1}", "--json-schema is neither a file nor JSON: line 1, column 2"),
         ("run hello --mirostat 3", "--mirostat is 3; a whole number of at least 0 and at most 2"),
-        ("run hello --samplers top_q", "--samplers names 'top_q'; the known ones are"),
+        ("run hello --samplers top_q", "--samplers has unknown sampler 'top_q'; expected"),
         ("run hello --logit-bias 5", "--logit-bias is '5'; a token's id and its bias were expected"),
         ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT [TYPE]"),
         ("plan a b", "woolly plan has no use for 'b': woolly plan [OPTIONS] [MODEL]"),
@@ -300,7 +300,7 @@ def test_unknown_value_type_error_names_its_flag(model):
 
 
 def test_missing_draft_file_is_called_a_draft(model):
-    with pytest.raises(StoreError, match=r"the draft: .* named 'prompt_lokup': did you mean prompt_lookup\?"):
+    with pytest.raises(StoreError, match=r"the draft: unknown draft 'prompt_lokup'; did you mean prompt_lookup\?"):
         woolly("run", model, "hello", "-md", "prompt_lokup")
     with pytest.raises(StoreError, match=r"the draft: there is no file or model named 'no\.gguf'"):
         woolly("run", model, "hello", "-md", "no.gguf")
@@ -308,10 +308,10 @@ def test_missing_draft_file_is_called_a_draft(model):
 
 def test_unused_draft_length_gives_a_warning(model, caplog):
     woolly("run", model, "hello", "-n", 1, "--draft", 4)
-    assert "draft_tokens=4 (--draft-max 4) has no effect without something that guesses: add spec" in caplog.text
-    reported = logging.lastResort.format(next(one for one in caplog.records if "guesses" in one.msg))
+    assert "draft_tokens=4 (--draft-max 4) has no effect without a draft method: add spec" in caplog.text
+    reported = logging.lastResort.format(next(one for one in caplog.records if "draft method" in one.msg))
     wanted = "add -md prompt_lookup, or -md with a smaller model"
-    assert reported == f"--draft 4 has no effect without something that guesses: {wanted}"
+    assert reported == f"--draft 4 has no effect without a draft method: {wanted}"
 
 
 def test_library_warnings_use_command_line_names(model, capsys):

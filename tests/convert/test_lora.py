@@ -131,7 +131,7 @@ def test_dry_run_leaves_the_target_unchanged(base, tmp_path):
         ("adapter.lora.alpha", float("nan"), "alpha is nan; "),
         ("general.type", [1, 2], "not a LoRA adapter"),
         ("general.architecture", [1, 2], "for a different architecture|is for ''"),
-        (None, (4,), "does not fit|dimensions; 2 or 3"),
+        (None, (4,), "does not fit|dimensions; expected 2 or 3"),
     ],
 )
 def test_damaged_adapter_gives_a_one_line_error(key, value, says, base, tmp_path):

@@ -118,7 +118,7 @@ def test_file_may_hold_image_and_audio_towers_with_one_unknown(tmp_path, caplog)
         Options(threads=1),
     )
     assert tower.vision is None and tower.audio is not None
-    assert "one of the two towers of odd.gguf is not used: the projector type 'gemma9v'" in caplog.text
+    assert "one of the two encoders of odd.gguf is not used: the projector type 'gemma9v'" in caplog.text
     tower.close()
 
 
@@ -224,7 +224,7 @@ def test_mismatched_tables_are_rejected_at_load(name, changes, message, tmp_path
 
 def test_mismatched_piece_is_rejected(tmp_path):
     tower = open_tower(write_audio_tower(AUDIO_TOWERS["qwen2a"], tmp_path / "audio.gguf"), "cpu", Options(threads=1))
-    with pytest.raises(RequestError, match="a frame has 80 numbers, but the tower reads 128"):
+    with pytest.raises(RequestError, match="a frame has 80 values, but the encoder expects 128"):
         tower.check(prepared_audio(replace(AUDIO_TOWERS["qwen2a"], n_mels=80), 3_000).inputs[0], "audio")
     with pytest.raises(RequestError, match="3001 frames; the maximum is 3000"):
         tower.check(EncoderInput(np.zeros((3001, 128), np.float32), (1, 1, 3001)), "audio")

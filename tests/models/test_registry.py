@@ -102,7 +102,9 @@ def test_too_large_context_is_rejected_with_the_supported_one(name, tmp_path):
             trace(file, ctx=513)
         plan = trace(file)
         assert plan.positions == context_limit(file, plan) == 512
-        with pytest.warns(UserWarning, match="ctx is 512 in place of 4096: what tiny computes beyond it is not"):
+        with pytest.warns(
+            UserWarning, match="ctx reduced from 4096 to 512: longer contexts of tiny are not supported yet"
+        ):
             assert default_ctx(file, plan, None) == 512
         assert default_ctx(file, plan, 64) == 64
 

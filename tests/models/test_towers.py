@@ -268,7 +268,7 @@ def test_mismatched_piece_is_rejected(tmp_path):
         one.check(encoder_input((1, 4, 8)))
     dynamic = replace(TOWERS["qwen2vl"], extra={"vision.image_max_pixels": 16 * 100})
     one = open_tower(write_tower(dynamic, tmp_path / "dynamic.gguf"), "cpu", Options())
-    with pytest.raises(RequestError, match="120 patches of 4 x 4 pixels, but the tower takes 100"):
+    with pytest.raises(RequestError, match="120 patches of 4 x 4 pixels, but the encoder takes 100"):
         one.check(encoder_input((1, 10, 12)))
     with pytest.raises(RequestError, match="3 x 4 patches cannot be merged by 2"):
         one.check(encoder_input((1, 3, 4)))
@@ -295,7 +295,7 @@ def test_tower_with_absurd_image_size_is_rejected(tmp_path):
 
 def test_impossible_sizes_give_a_one_line_error(tmp_path):
     odd = replace(TOWERS["qwen2vl"], heads=16)
-    with pytest.raises(ModelError, match=r"odd.gguf: the tower cannot be built from these keys: sections of 0 \+ 0"):
+    with pytest.raises(ModelError, match=r"odd.gguf: invalid encoder metadata: sections of 0 \+ 0"):
         open_tower(write_tower(odd, tmp_path / "odd.gguf"), "cpu", Options(threads=1))
 
 

@@ -51,7 +51,7 @@ def test_model_is_opened_on_a_device(tmp_path):
         assert llm.engine.program.about.place.startswith("CPU, ")
     with pytest.raises(RequestError, match="device is 'cpu', but backend is 'cuda'"):
         LLM(tmp_path / "tiny.gguf", device="cpu", backend="cuda")
-    with pytest.raises(RequestError, match="device is given with stages"):
+    with pytest.raises(RequestError, match="device is not supported with stages"):
         LLM(tmp_path / "tiny.gguf", device="cpu", stages=["localhost:1"])
 
 

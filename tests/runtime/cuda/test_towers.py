@@ -92,7 +92,7 @@ def test_tower_without_gpu_memory_runs_on_the_cpu(emulated, tmp_path, monkeypatc
     monkeypatch.setattr(module, "_GPU_SHARE", needed / 2 / (8 << 30))
     tower = open_tower(path, "auto", Options(threads=1))
     assert tower.bits == "cpu" == tower_backend(path)
-    assert "the tower of tower.gguf runs on the CPU: it takes 0.0 GB, and the GPU has 8." in caplog.text
+    assert "the encoder of tower.gguf runs on the CPU: it needs 0.0 GB, more than a quarter of the 8." in caplog.text
     tower.close()
 
 

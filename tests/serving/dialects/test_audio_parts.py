@@ -47,5 +47,5 @@ def test_gemini_inline_audio():
 def test_remote_audio_urls_are_never_fetched():
     with pytest.raises(RequestError, match=r"is not an audio URL; .*audio is not fetched"):
         AudioInput(url="https://example.com/a.wav", where="x").read()
-    with pytest.raises(RequestError, match="its type is 'image/png'; an audio clip was expected"):
+    with pytest.raises(RequestError, match="the media type is 'image/png'; expected audio"):
         AudioInput(url="data:image/png;base64,AAAA").read()

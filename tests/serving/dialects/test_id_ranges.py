@@ -26,4 +26,4 @@ def test_too_many_sequence_breakers_are_rejected(client):
     body = {"prompt": "a", "dry_multiplier": 1, "dry_sequence_breakers": [f"a{i}" for i in range(33)]}
     reply = client.post("/completion", json=body)
     assert reply.status_code == 400
-    assert "dry_sequence_breakers has 33 texts; at most 32 are allowed" in reply.text
+    assert "dry_sequence_breakers has 33 strings, but the limit is 32" in reply.text

@@ -145,7 +145,9 @@ def test_adapter_too_large_for_memory_is_rejected_with_the_numbers(folder, monke
         await models.load("tiny")
         with monkeypatch.context() as patched:
             patched.setattr(memory_estimate, "available_memory", lambda: 1)
-            with pytest.raises(ApiError, match=r"GB while its weights .*, but 0\.00 GB are available") as caught:
+            with pytest.raises(
+                ApiError, match=r"GB for a second copy of its weights, but only 0\.00 GB are available"
+            ) as caught:
                 await models.dynamic_adapters.add(tiny, "french", "french.gguf")
             assert caught.value.status == 503
         models.ready("tiny").needs = MemoryEstimate(weights=150_000_000, cache=0, n_ctx=128)

@@ -56,12 +56,14 @@ def test_without_a_gpu_the_cpu_is_used_unless_a_gpu_is_requested(folder, monkeyp
 
 def test_model_too_large_for_a_gpu_is_rejected_with_its_name(machine):
     check_memory("one", needs(GPUS[:1], 19 * GB))
-    with pytest.raises(ApiError, match=r"takes about 25\.00 GB .*, but 19\.46 GB are available on NVIDIA Fake$") as no:
+    with pytest.raises(
+        ApiError, match=r"needs about 25\.00 GB .*, but only 19\.46 GB are available on NVIDIA Fake$"
+    ) as no:
         check_memory("one", needs(GPUS[:1], 25 * GB))
     assert (no.value.status, no.value.code) == (503, "insufficient_memory")
     check_memory("one", needs(GPUS, 50 * GB))
     check_memory("one", needs(GPUS[:1], 20 * GB, may_split=True))  # the system has the rest
-    with pytest.raises(ApiError, match=r"but 20\.46 GB are available on NVIDIA Fake and here$"):
+    with pytest.raises(ApiError, match=r"but only 20\.46 GB are available on NVIDIA Fake and in system memory$"):
         check_memory("one", needs(GPUS[:1], 25 * GB, may_split=True))
 
 

@@ -207,7 +207,7 @@ def test_too_large_model_is_rejected_with_numbers_and_nothing_is_unloaded(folder
         models = manager(folder)
         await models.load("one")
         monkeypatch.setattr(memory_estimate, "available_memory", lambda: -(10**9))
-        with pytest.raises(ApiError, match=r"two takes about 0\.\d\d GB .* -0\.\d\d GB are available") as caught:
+        with pytest.raises(ApiError, match=r"two needs about 0\.\d\d GB .* -0\.\d\d GB are available") as caught:
             await models.load("two")
         assert caught.value.status == 503
         assert (await models.get("loaded")).name == "one"

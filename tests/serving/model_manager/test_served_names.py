@@ -175,10 +175,10 @@ def test_loaded_model_takes_requests_before_a_swap_but_not_forever(folder, opene
     ("table", "says"),
     [
         ("temperature = 1.0", 'names no model; add a line such as from = "smollm2"'),
-        ('from = "one"\nkv_type = 8', "kv_type of [x] is 8; a text was expected"),
-        ('from = "one"\ndraft_tokens = 0', "draft_tokens of [x] is 0; at least 1"),
+        ('from = "one"\nkv_type = 8', "kv_type of [x] is 8; expected a string"),
+        ('from = "one"\ndraft_tokens = 0', "draft_tokens of [x] is 0; expected at least 1"),
         ('from = "one"\nbackend = "tpu"', "backend of [x] is 'tpu'; choose one of: auto"),
-        ('from = "one"\nlora = 5', "lora of [x] is 5; a file or a list of files"),
+        ('from = "one"\nlora = 5', "lora of [x] is 5; expected a file or a list of files"),
         ('from = "one"\npin = 1', "pin is 1; expected true or false"),
         ('from = "one"\nkeep_alive = "5m"', "keep_alive is '5m'; expected seconds"),
         ('from = "one"\nreasoning = "high"', "reasoning is 'high'; choose one of: auto, on, off"),

@@ -131,7 +131,7 @@ def test_failed_server_is_shown_and_restarted(open_page, gated):
     gate.write_text("fail")
     page = open_page(url)
     problem = page.locator(".server-problem")
-    problem.get_by_text("The MCP server 'slow' cannot be used").wait_for()
+    problem.get_by_text("Cannot use MCP server 'slow'").wait_for()
     bodies = reply_with(page, says("Done."))
     ask(page, "Without tools.")
     assert "tools" not in bodies[0]

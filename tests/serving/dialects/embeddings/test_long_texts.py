@@ -146,7 +146,7 @@ def test_preparation_stops_when_the_client_leaves(readers):
 
         asyncio.run(leave())
         assert len(made) == 1
-        with pytest.raises(RequestError, match="the caller left"):
+        with pytest.raises(RequestError, match="the client disconnected"):
             given_up.set(lambda: True)
             llm.prepare_embedding(["a"])
         given_up.set(lambda: False)

@@ -58,7 +58,7 @@ def test_key_without_configuration_rights_cannot_scale_adapters(app_with, tiny_f
 
 @pytest.mark.parametrize("given", ["first.gguf", "first.gguf:", ":1", "first.gguf:much", "first.gguf:inf"])
 def test_scale_is_a_number_after_the_file(given):
-    with pytest.raises(RequestError, match="a file and its scale were expected") as caught:
+    with pytest.raises(RequestError, match="expected FILE:SCALE") as caught:
         Settings(lora_scaled=(given,))
     assert caught.value.field == "lora_scaled"
 

@@ -42,13 +42,13 @@ def test_tools_are_listed_and_called(app_with, file):
         zoo, lost = listed["servers"]
         assert zoo == {"name": "zoo", "state": "up", "reason": None}
         assert (lost["name"], lost["state"]) == ("lost", "failed")
-        assert lost["reason"] == "the MCP server 'lost' cannot be started: there is no program 'nonesuch-program'"
+        assert lost["reason"] == "cannot start MCP server 'lost': program 'nonesuch-program' not found"
         call = {"name": "zoo_add", "arguments": '{"a": 2, "b": 3}'}
         assert client.post("/mcp/call", json=call).json() == {"text": "5", "is_error": False}
         failed = client.post("/mcp/call", json={"name": "zoo_fail"}).json()
         assert failed["is_error"]
         assert failed["text"].startswith("Error: ")
-        assert "there are: zoo_add" in client.post("/mcp/call", json={"name": "x"}).json()["text"]
+        assert "available tools: zoo_add" in client.post("/mcp/call", json={"name": "x"}).json()["text"]
         # A page that may chat may not use tools.
         reply = client.post("/mcp/call", json=call, headers={"origin": "http://other.test"})
         assert reply.status_code == 403
@@ -161,5 +161,5 @@ def test_server_behind_a_proxy_needs_keys(file):
 
 
 def test_broken_file_stops_the_start_before_the_port_is_open(tmp_path):
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="cannot read"):
         Settings(mcp=tmp_path / "none.json")
