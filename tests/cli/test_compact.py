@@ -1,4 +1,4 @@
-"""`/compact` of `woolly chat`: a note stands for older turns, is shown, saved and undone."""
+"""`/compact` of `woolly chat`: a note stands for older turns, is shown, saved and undone; `/undo`."""
 
 import asyncio
 from dataclasses import replace
@@ -109,3 +109,17 @@ def test_endless_reasoning_leaves_half_of_the_room_for_the_summary(model):
         n_mark = len(thinker.tokenizer.encode("</think>", add_special=False))
         notes = [thinker.compact("wool", params, reasoning_budget=given) for given in (None, 4, 0)]
     assert notes == ["d" * (20 - n_mark), "d" * (36 - n_mark), "d" * 40]
+
+
+def test_undo_removes_the_last_turn(chat, capsys):
+    for question in ("one", "two"):
+        chat.take(question)
+    chat.take("/undo")
+    assert "the last turn is removed, 1 left; its question: two" in capsys.readouterr().err
+    messages = chat.conversation.messages
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+    assert messages[0]["content"] == "one" and chat.n_tokens > 0
+    chat.take("/undo")
+    chat.take("/undo")
+    assert "there is no turn to undo" in capsys.readouterr().err
+    assert messages == [] and chat.n_tokens == 0

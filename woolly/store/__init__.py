@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from woolly.store.presets import NO_PRESET, PRESETS_FILE, Preset, find_preset, preset_files, read_presets
     from woolly.store.pull_model import pull
     from woolly.store.stored_model import StoredModel
-    from woolly.store.wheel_models import DEFAULT_MODEL, WHEEL_MODELS, WheelModel
+    from woolly.store.wheel_models import DEFAULT_MODEL, WHEEL_MODELS, WheelModel, publisher_sampling
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -76,6 +76,7 @@ __all__ = [
     "open_url",
     "own_names",
     "preset_files",
+    "publisher_sampling",
     "pull",
     "quant_of",
     "read_catalogue",
@@ -93,7 +94,7 @@ __getattr__ = lazy_getattr(
     {
         "companions": "find_draft find_projectors",
         "file_formats": "is_companion",
-        "wheel_models": "WHEEL_MODELS DEFAULT_MODEL WheelModel",
+        "wheel_models": "WHEEL_MODELS DEFAULT_MODEL WheelModel publisher_sampling",
         "download": "Remote open_url",
         "stored_model": "StoredModel",
         "pull_model": "pull",

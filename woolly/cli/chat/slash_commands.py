@@ -26,7 +26,7 @@ _EXAMPLES = {"temperature": "0.2", "top_k": "40", "top_p": "0.9", "min_p": "0.1"
 _USUAL = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
 
 # Names of commands in other programs.
-_OTHER_NAMES = {"exit": "quit", "bye": "quit", "q": "quit", "?": "help", "retry": "regen", "undo": "forget"}
+_OTHER_NAMES = {"exit": "quit", "bye": "quit", "q": "quit", "?": "help", "retry": "regen"}
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,15 @@ def _forget(chat: Chat, text: str) -> str:
         raise RequestError(f"a number of turns was expected, from 1 to {n_turns}, or auto or ask: /forget 1")
     chat.forget(int(text))
     return f"{plural(int(text), 'turn')} forgotten, {chat.conversation.n_turns} left"
+
+
+def _undo(chat: Chat, _: str) -> str:
+    question = chat.conversation.take_question()
+    if question is None:
+        raise RequestError("there is no turn to undo")
+    chat.last_facts = None
+    chat.measure()
+    return f"the last turn is removed, {chat.conversation.n_turns} left; its question: {question}"
 
 
 def _compact(chat: Chat, text: str) -> str | None:
@@ -362,6 +371,7 @@ COMMANDS = {
     "system": Slash("[TEXT]", "set the system prompt, or show it; `none` removes it", _system),
     "clear": Slash("", "forget the conversation", _clear),
     "regen": Slash("", "answer the last question again", _regen),
+    "undo": Slash("", "remove the last question and its answer", _undo),
     "forget": Slash("N", "drop the N oldest turns; `auto` does so if the context is full, `ask` asks before", _forget),
     "compact": Slash(
         "[undo]", "let a note stand for older turns; `auto` does so if the context is nearly full", _compact

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.cli.chat.repl import run_repl
 from woolly.cli.commands.pull import pulled
@@ -26,9 +26,12 @@ from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
-from woolly.store import DEFAULT_MODEL, Preset
+from woolly.store import DEFAULT_MODEL
 
 _TURNS = "Conversation"  # title in --help
+
+if TYPE_CHECKING:
+    from woolly.llm import LLM
 
 
 @command(
@@ -94,8 +97,8 @@ def chat(
 
     scales = adapter_scales(engine)
 
-    def params_of(preset: Preset | None) -> SamplingParams:
-        return sampling_params(sampling, preset, max_tokens=max_answer_tokens(max_tokens), **scales)
+    def params_of(llm: LLM | None) -> SamplingParams:
+        return sampling_params(sampling, llm, max_tokens=max_answer_tokens(max_tokens), **scales)
 
     params_of(None)  # reports usage errors before fetching a model
     if mcp_approve not in POLICIES:

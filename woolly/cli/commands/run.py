@@ -30,9 +30,10 @@ from woolly.cli.parse.sampling import SAMPLING, sampling_params
 from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import print_status
 from woolly.machine.blas import import_numpy
-from woolly.store import DEFAULT_MODEL, Preset
+from woolly.store import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from woolly.llm import LLM
     from woolly.sampling import SamplingParams
 
 
@@ -120,9 +121,9 @@ def run(
 
     scales = adapter_scales(engine)
 
-    def params_of(preset: Preset | None) -> SamplingParams:
+    def params_of(llm: LLM | None) -> SamplingParams:
         limits = {"max_tokens": max_answer_tokens(max_tokens), "stop": stop, **scales}
-        return sampling_params(sampling, preset, **limits, **structure(json_schema, grammar))
+        return sampling_params(sampling, llm, **limits, **structure(json_schema, grammar))
 
     params_of(None)  # reports usage errors before downloading a model
     check_files(image, audio)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from woolly.cli.parse.parameter import Bundle, Option
 from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
-from woolly.store import Preset
+from woolly.store import publisher_sampling
+
+if TYPE_CHECKING:
+    from woolly.llm import LLM
 
 _ROWS = options_of(SamplingParams)
 
@@ -37,8 +40,11 @@ def sampler_options(params: type) -> tuple[Option, ...]:
 SAMPLING = Bundle("sampling", sampler_options(SamplingParams))
 
 
-def sampling_params(sampling: dict[str, Any], preset: Preset | None = None, **others: Any) -> SamplingParams:
-    """Return SamplingParams from typed options, other fields of the command, and the preset."""
+def sampling_params(sampling: dict[str, Any], llm: LLM | None = None, **others: Any) -> SamplingParams:
+    """Return SamplingParams from typed options, other fields of the command, and the model's preset.
+
+    Without typed options and a preset, the publisher's sampling of the first model applies.
+    """
     given = dict(sampling)
     for row in _ROWS.values():
         # As in llama.cpp, the library gives lower values a special meaning. Here they are typing errors.
@@ -56,7 +62,10 @@ def sampling_params(sampling: dict[str, Any], preset: Preset | None = None, **ot
     if "dry_sequence_breakers" in given:
         breakers = given["dry_sequence_breakers"]
         given["dry_sequence_breakers"] = () if breakers == ("none",) else breakers
+    preset = None if llm is None else llm.preset
     if preset is None:
+        if llm is not None and not given.keys() - {"seed", "stop"}:
+            given = {**publisher_sampling(llm.path), **given}
         return SamplingParams(**given, **others)
     from woolly.llm.presets import defaults_of  # imported late: --help does without NumPy
 

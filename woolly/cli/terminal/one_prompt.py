@@ -17,7 +17,6 @@ from woolly.cli.terminal.progress import print_status
 from woolly.engine import Completion
 from woolly.llm import LLM
 from woolly.sampling import SamplingParams
-from woolly.store import Preset
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class OnePrompt:
     """Prompt, parameters and output format of an answer."""
 
     text: str
-    params_of: Callable[[Preset | None], SamplingParams]
+    params_of: Callable[[LLM | None], SamplingParams]
     engine: Mapping[str, Any]
     system: str | None
     raw: bool
@@ -37,7 +36,7 @@ class OnePrompt:
     def answer(self, path: str | Path) -> None:
         """Print the answer of a model."""
         with LLM(path, **self.engine) as llm:
-            params = self.params_of(llm.preset)
+            params = self.params_of(llm)
             stream = self._stream(llm, params)
             timing = Timing.begin()
             if self.as_json:
