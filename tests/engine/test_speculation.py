@@ -172,10 +172,10 @@ def test_drafts_get_longer_while_accepted_and_nearly_stop_otherwise():
     length = DraftLength(8)
     for _ in range(20):
         n = length.next()
-        length.saw(n, n)
+        length.observe(n, n)
     assert length.next() == 8
     for _ in range(20):
-        length.saw(length.next() or 1, 0)
+        length.observe(length.next() or 1, 0)
     assert sum(length.next() for _ in range(160)) <= 10
 
 
@@ -189,7 +189,7 @@ def test_drafts_that_cost_more_than_they_save_are_stopped():
     for _ in range(4):
         n = length.next()
         cost.guessed(n, 0.010 * n)  # as long as a step
-        length.saw(n, n)
+        length.observe(n, n)
     assert n > 0
     for cold in (5.0, 1.0, 1.0):  # the first draft of a process waits for weights and threads
         assert cost.share(1) == 0.0
@@ -210,9 +210,9 @@ def test_always_wrong_draft_is_retried_ever_less_often():
         n = length.next()
         n_tried += n > 0
         if n:
-            length.saw(n, 0)
+            length.observe(n, 0)
     assert n_tried <= 12
-    length.saw(1, 1)
+    length.observe(1, 1)
     assert length._pause == DraftLength.RETRY
 
 
@@ -221,7 +221,7 @@ def test_correct_but_costly_draft_is_retried_ever_less_often_until_it_pays():
     for step in range(1000):
         if n := length.next(1.1):
             tried.append(step)
-            length.saw(n, n)
+            length.observe(n, n)
     assert [b - a for a, b in pairwise([-1, *tried])] == [16, 32, 64, 128, 256, 256]
     assert length.next(0.1) > 1
     assert [length.next(1.1) for _ in range(16)] == [0] * 15 + [1]

@@ -40,7 +40,7 @@ def answer_with_drafts(n_tokens, is_right, *, cold=10.0, n_context=40):
         right = [is_right(n_out + i) for i in range(n)]
         n_accepted = (*right, False).index(False)
         if n:
-            length.saw(n, n_accepted)
+            length.observe(n, n_accepted)
             budget.record(request, n, n_accepted)
             plain = cost.plain(1)
             budget.plain_seconds = plain

@@ -130,7 +130,7 @@ class DiskTier:
             folder.refusal,
         )
 
-    def saw(self, n_rows: int, seconds: float) -> None:
+    def observe(self, n_rows: int, seconds: float) -> None:
         """Update the prefill rate with a step."""
         if n_rows >= PAGE_SIZE and seconds > 0:
             rate = n_rows / seconds

@@ -119,7 +119,7 @@ class Sampler:
             self._reasoning = self._new_reasoning_budget(2**63)
             for token in self._history.last(n_output).tolist() if n_output else ():
                 if self._reasoning is not None:
-                    self._reasoning.saw(token)
+                    self._reasoning.observe(token)
         if self._reasoning is None or not self._reasoning.end():
             return False
         if n_output not in self.reasoning_ends:  # with channels, more reasoning may follow
@@ -156,7 +156,7 @@ class Sampler:
         if self.constraint is not None:
             self.constraint.accept(token)
         if self._reasoning is not None:
-            self._reasoning.saw(token)
+            self._reasoning.observe(token)
             if self._reasoning.is_over and not self._reasoning.forced:
                 self._reasoning = self._marks = None
         if self.reasoning_ends and len(self._history) - self._n_prompt in self.reasoning_ends:

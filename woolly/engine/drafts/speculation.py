@@ -101,7 +101,7 @@ class Speculation:
             request.n_drafted += n_drafted
             request.n_accepted += n_accepted
             if request in self._lengths:
-                self._lengths[request].saw(n_drafted, n_accepted)
+                self._lengths[request].observe(n_drafted, n_accepted)
                 self._budget.record(request, n_drafted, n_accepted)
                 self._accepted[request] = n_accepted
 

@@ -145,7 +145,7 @@ class OutputProcessor:
             # K and V of accepted drafts are in the cache. The last token is computed in the next step.
             request.n_computed += max(0, len(request.context) - n_before - 1)
             if not is_forced:
-                self._speculation.saw(request, len(drafts), n_accepted)
+                self._speculation.observe(request, len(drafts), n_accepted)
         if end is not None:
             self._finish(request, end.reason, flush=end.flush)
 

@@ -122,7 +122,7 @@ class Scheduler:
         if self.snapshots is not None:
             self.snapshots.ran(scheduled)
         if self.tier is not None:
-            self.tier.saw(scheduled.n_rows, scheduled.seconds)
+            self.tier.observe(scheduled.n_rows, scheduled.seconds)
         self.batch_size.ran(len(self.running), scheduled.n_rows, len(self.waiting))
 
     def wait(self) -> None:
