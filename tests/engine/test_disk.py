@@ -29,7 +29,7 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def always_worth(monkeypatch):
     """A tiny model computes faster than any disk reads; one test asks for the decision itself."""
-    monkeypatch.setattr(DiskTier, "is_worth", lambda self, n_bytes, n_tokens: True)
+    monkeypatch.setattr(DiskTier, "is_faster_than_recompute", lambda self, n_bytes, n_tokens: True)
 
 
 @pytest.fixture
@@ -220,11 +220,11 @@ def test_disk_is_used_only_if_measured_to_be_faster(opened, monkeypatch):
         tier = llm.engine.scheduler.tier
         assert tier.stats().disk_rate > 0 and tier.stats().compute_rate > 0
         tier._disk_rate, tier._compute_rate = 1e9, 10.0
-        assert tier.is_worth(10**6, 32)
+        assert tier.is_faster_than_recompute(10**6, 32)
         tier._disk_rate, tier._compute_rate = 1e6, 1e6
-        assert not tier.is_worth(10**6, 32)
+        assert not tier.is_faster_than_recompute(10**6, 32)
         tier._disk_rate = 0.0  # it could not be measured
-        assert not tier.is_worth(1, 32)
+        assert not tier.is_faster_than_recompute(1, 32)
 
 
 _CHILD = """
@@ -325,7 +325,7 @@ def test_system_prompt_outlives_later_pages_from_its_second_use_on(opened, tmp_p
 
 
 def test_recomputed_system_prompt_outlives_other_pages_too(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(DiskTier, "is_worth", lambda self, n_bytes, n_tokens: False)
+    monkeypatch.setattr(DiskTier, "is_faster_than_recompute", lambda self, n_bytes, n_tokens: False)
     answered(opened)
     with opened() as llm:
         for prompt in (GREEN, [*GREEN[:70], *range(200, 280)]):

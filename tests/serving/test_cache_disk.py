@@ -15,7 +15,7 @@ BODY = {"prompt": "wool " * 40, "max_tokens": 3, "temperature": 0, "ignore_eos":
 def app(app_with, tmp_path, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(
-        DiskTier, "is_worth", lambda self, n_bytes, n_tokens: True
+        DiskTier, "is_faster_than_recompute", lambda self, n_bytes, n_tokens: True
     )  # a tiny model computes faster than it reads
     return lambda **settings: app_with(cache_disk="50MB", **settings)
 

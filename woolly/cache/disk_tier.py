@@ -173,7 +173,7 @@ class DiskTier:
         wanted = self._absent(known, end)
         needs_slot = index.needs_state and index.state_after(its[-1]) is None
         n_bytes = sum(self._sizes[table] for table, _ in wanted) + (self._state.slot_bytes if needs_slot else 0)
-        if not self.is_worth(n_bytes, (end - found) * PAGE_SIZE):
+        if not self.is_faster_than_recompute(n_bytes, (end - found) * PAGE_SIZE):
             return False
         reads = {(table, i): self._submit_read(self._kinds[table], its[i]) for table, i in wanted}
         state = self._submit_read("state", its[-1]) if needs_slot else None
