@@ -83,7 +83,7 @@ class EncoderRun:
         left = work
         while True:
             try:
-                rows, done = self._go_on(max(left, 0.0))
+                rows, done = self._run_slice(max(left, 0.0))
             except CancelledRun:
                 # Steps overwrite values that later steps do not read, so a partial step cannot be repeated. Restart at
                 # the first step, which reads only the batch: results of earlier batches and stages are stored outside

@@ -94,7 +94,7 @@ class OutputProcessor:
             except BaseException as error:
                 self._failed(request, error)
             if request.finish_reason is None:
-                self._go_on(request, not is_deferred)
+                self._continue_request(request, not is_deferred)
             is_progress = request.reports_progress and not request.output
             if (span.is_complete and not is_deferred) or is_progress or request.finish_reason is not None:
                 self._changed.append(request)
@@ -132,7 +132,7 @@ class OutputProcessor:
             except BaseException as error:
                 self._failed(request, error)
             if request.finish_reason is None:
-                self._go_on(request)
+                self._continue_request(request)
             self._changed.append(request)
 
     def _accept(self, request: Request, rows: Sequence[Row], drafts: Sequence[int]) -> None:
@@ -157,7 +157,7 @@ class OutputProcessor:
             raise error
         self.fail(request, error)
 
-    def _go_on(self, request: Request, is_decided: bool = True) -> None:
+    def _continue_request(self, request: Request, is_decided: bool = True) -> None:
         self._scheduler.advance(request, is_decided)
         if request.params.context_shift and len(request.context) >= self._ctx:
             # Context shift: drop the older half of the context and recompute the rest.
