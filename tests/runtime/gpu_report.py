@@ -80,7 +80,7 @@ class _Opened(GpuBackend):
     """A backend whose programs share an open GPU."""
 
     def __init__(self, kind: str, device: Any) -> None:
-        super().__init__(lambda *_: device.beside(), lambda: device.level)
+        super().__init__(lambda *_: device.new_stream(), lambda: device.level)
         self.name = kind
 
 

@@ -27,8 +27,8 @@ class DeferredDevice(EmulatedDevice):
             if not isinstance(one, int):
                 one()
 
-    def beside(self):
-        other = super().beside()
+    def new_stream(self):
+        other = super().new_stream()
         other._queue = None  # a queue of its own, whose work is done at once
         return other
 

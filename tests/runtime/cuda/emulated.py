@@ -268,7 +268,7 @@ class EmulatedDevice:
     def reach(self, mark: int, is_soon: bool = False) -> None:
         self.wait()
 
-    def beside(self) -> EmulatedDevice:
+    def new_stream(self) -> EmulatedDevice:
         other = copy.copy(self)
         other._is_first = False
         return other

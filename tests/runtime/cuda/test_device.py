@@ -242,7 +242,7 @@ def test_event_times_are_between_their_marks(device, library):
 
 def test_close_frees_all_memory_except_arrays_in_use(device, library):
     device.allocate(10)
-    second = device.beside()
+    second = device.new_stream()
     second.upload(device.allocate(4), np.zeros(1, np.float32))
     seen = device.pinned(10)
     second.close()

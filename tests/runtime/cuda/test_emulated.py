@@ -224,7 +224,7 @@ def test_arguments_are_checked_by_type(device):
 def test_memory_is_freed_with_the_last_unclosed_device(tmp_path):
     (tmp_path / "kernels.cu").write_text(SOURCE)
     device = EmulatedDevice(tmp_path / "kernels.cu")
-    native, other, at = device._native, device.beside(), int(device.allocate(1000))
+    native, other, at = device._native, device.new_stream(), int(device.allocate(1000))
     del device
     gc.collect()
     assert native.emulated_owns(at, 1000)

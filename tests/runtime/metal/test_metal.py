@@ -149,7 +149,7 @@ def test_recorded_launches_can_be_replayed(device):
 
 def test_closed_stream_frees_its_memory(device):
     at, before = device.allocate(4096), device.memory()
-    beside = device.beside()
+    beside = device.new_stream()
     beside.launch("pack", (4,), 64, 0, (at, Address(at + 1024), 100, 5, 2, 1))
     beside.close()
     assert device.memory() == before

@@ -289,7 +289,7 @@ class CudaDevice:
         self._await(self._marks[mark], _SPIN_S if is_soon else 0.0)
         self._spare.append(self._marks.pop(mark))
 
-    def beside(self) -> CudaDevice:
+    def new_stream(self) -> CudaDevice:
         """Return the device with a separate stream."""
         return CudaDevice(self._shared, self._limit_s, is_first=False)
 

@@ -199,7 +199,7 @@ class CommandBufferDevice(ABC):
         """Prepare kernels by name."""
 
     @abstractmethod
-    def beside(self) -> CommandBufferDevice:
+    def new_stream(self) -> CommandBufferDevice:
         """Return a handle of the same device with a separate stream."""
 
     def allocate(self, n_bytes: int) -> Address:

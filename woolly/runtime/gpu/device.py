@@ -29,7 +29,7 @@ Argument = Number | tuple[Number, ...]
 class Device(Protocol):
     """One device with an in-order, asynchronous queue of work.
 
-    Any thread may call it, but only one at a time. `beside` returns a second queue for a second thread.
+    Any thread may call it, but only one at a time. `new_stream` returns a second queue for a second thread.
     """
 
     @property
@@ -138,7 +138,7 @@ class Device(Protocol):
         `is_soon`: spin instead of sleeping.
         """
 
-    def beside(self) -> Device:
+    def new_stream(self) -> Device:
         """Return a handle of the same device and memory with a separate queue."""
 
     def close(self) -> None:

@@ -239,7 +239,7 @@ class Emitter:
         """Return cosines, then sines, of these rope table columns for the first n positions."""
         return self._rope_tables.plain(columns, n)
 
-    def beside(self, offset: int) -> Step | None:
+    def new_stream(self, offset: int) -> Step | None:
         """Return the step at an offset from the current one, or None."""
         index = len(self.launches) - 1 + offset
         return self._all.steps[index] if 0 <= index < len(self._all.steps) else None

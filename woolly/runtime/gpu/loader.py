@@ -180,7 +180,7 @@ class Loader:
 
     def _work(self) -> None:
         try:
-            device = self._device.beside()
+            device = self._device.new_stream()
             try:
                 self._fill_all(device)
             finally:

@@ -93,7 +93,7 @@ class MetalDevice(CommandBufferDevice):
         self._submit()
         return super().mark()
 
-    def beside(self) -> MetalDevice:
+    def new_stream(self) -> MetalDevice:
         """Return a handle of the same device with a separate stream."""
         return MetalDevice(self._shared, is_first=False)
 

@@ -108,7 +108,7 @@ class VulkanDevice(CommandBufferDevice):
     def precompile(self, kernels: Iterable[str]) -> None:
         """No-op: the archive contains all kernels, and `prepare` compiles them."""
 
-    def beside(self) -> VulkanDevice:
+    def new_stream(self) -> VulkanDevice:
         """Return a handle of the same device with a separate stream."""
         return VulkanDevice(self._shared, self._limit_s, is_first=False)
 

@@ -81,7 +81,7 @@ def _store(e: Emitter, step: Step) -> None:
     # One head per warp for few rows, five for many.
     few, many = ((GridRows(0), -(-n_heads // (4 * n))) for n in (1, 5))
     kernel, most = f"store_{_named(entry, e.kv_type)}", _MAX_WARP_ROWS
-    if _are_joined(step, e.beside(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
+    if _are_joined(step, e.new_stream(1), e.kv_type) and _is_streamed(e, entry, heads // entry.heads):
         least = _STREAMED[e.kv_type]
         e.launch(kernel, few, 128, *arguments, most=1, early=True, other=1)
         e.launch(kernel, few, 128, *arguments, least=2, most=least - 1, early=True)
@@ -119,7 +119,9 @@ def _attend(e: Emitter, step: Step) -> None:
     columns = room(entry.k_dim, e.kv_type)
     tiles, least = GridRows(0, per=QUERIES // group), MAX_FEW_ROWS + 1
     # If a kernel fuses this step with the previous one, the other launches process the runs that it skips.
-    store = e.beside(-1) if _is_streamed(e, entry, group) and _are_joined(e.beside(-1), step, e.kv_type) else None
+    store = (
+        e.new_stream(-1) if _is_streamed(e, entry, group) and _are_joined(e.new_stream(-1), step, e.kv_type) else None
+    )
     other = 0 if store is None else -1
     # WGMMA kernel: shared memory for queries, a ring of six, sums, alignment and barriers; for q8_0 also three raw
     # groups with the scales of each 16.

@@ -210,7 +210,7 @@ def _store(e: Emitter, step: Step) -> None:
     heads = e.width(step.inputs[0]) // step.integer("head_dim") + entry.heads
     more = (*_centers(e, step)[:1], *cache.kinds) if cache.kinds else ()
     launch = partial(e.launch, f"store_{cache.other}", (GridRows(0), heads), 64, *store_arguments(e, step), *more)
-    if not _are_joined(e.kv_type, step, e.beside(1)):
+    if not _are_joined(e.kv_type, step, e.new_stream(1)):
         launch()
         return
     launch(most=MAX_SPLIT_ROWS, far=False, other=1, apart=True)
@@ -250,8 +250,8 @@ def _attend(e: Emitter, step: Step) -> None:
     if has_chosen:
         _attend_chosen(e, kind, heads, entry.heads, shares, first, last)
         return
-    form, n = merged_form(e, step, e.beside(1)), heads * v_dim
-    store = e.beside(-1)
+    form, n = merged_form(e, step, e.new_stream(1)), heads * v_dim
+    store = e.new_stream(-1)
     if not _are_joined(e.kv_type, store, step):
         store = None
     for splits, least, most in ((_MAX_SPLITS, 0, 1), (_FEW_SPLITS, 2, MAX_SPLIT_ROWS)):

@@ -100,7 +100,7 @@ def _input(e: Emitter, step: Step) -> InputRows:
     """Return the input of the step, with the norm fused into quantization if no product takes floats."""
     columns = _forms(step)
     if not (weight := step.by_role("norm")):
-        x, before = step.inputs[0], e.beside(-1)
+        x, before = step.inputs[0], e.new_stream(-1)
         merged = bool(before is not None and merged_form(e, before, step))
         left = columns.pop() if before is not None and _leaves_bytes(before, step) else 0
         return InputRows(e.value(x), e.kind(x), e.width(x), quantized=left, merged=merged)
@@ -158,7 +158,7 @@ def _gated(e: Emitter, step: Step, rows: InputRows, pairs: list[tuple[Weight, Ad
     n = pairs[0][0].shape[0]
     gate, up = (e.scratch(f"linears {one}", 4 * n * e.max_rows) for one in ("gate", "up"))
     products(e, rows, [Product(w, y, b) for (w, b), y in zip(pairs, (gate, up), strict=True)])
-    after = e.beside(1)
+    after = e.new_stream(1)
     if after is not None and _leaves_bytes(step, after):
         (columns,) = _forms(after)
         last = (up, e.value(step.output), step.number("limit"), activation(name))
