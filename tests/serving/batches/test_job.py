@@ -280,7 +280,7 @@ def test_lock_file_removed_by_its_owner_is_not_the_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "file_lock", late)
     second = Journal(path)
     assert not second.notes
-    with pytest.raises(journal.JournalTaken):
+    with pytest.raises(journal.JournalLocked):
         Journal(path)
     second.remove()
     assert not list(tmp_path.iterdir())

@@ -23,7 +23,7 @@ _SYNC = 1.0  # seconds between syncs; a power failure loses answers since the la
 _TORN = re.compile(rb"[0-9a-f]{1,8}|[0-9a-f]{8} (\[[^\n]*)?|\0+", re.DOTALL)
 
 
-class JournalTaken(RequestError):  # noqa: N818 - the exception is not an internal error
+class JournalLocked(RequestError):  # noqa: N818 - the exception is not an internal error
     """Raised if another process writes the journal."""
 
 
@@ -124,7 +124,7 @@ class Journal:
         """Acquire the lock, again if the lock file was removed by its previous owner."""
 
         def taken() -> None:
-            raise JournalTaken(f"another process is writing {self.path}; wait for it, or choose another output")
+            raise JournalLocked(f"another process is writing {self.path}; wait for it, or choose another output")
 
         while not self._is_stack:
             file = self._stack.enter_context(file_lock(self._lock, taken))

@@ -16,7 +16,7 @@ from woolly.errors import RequestError, WoollyError
 from woolly.serving.batches.disk_budget import DiskBudget
 from woolly.serving.batches.files import count_rows, read_rows, write_lines
 from woolly.serving.batches.job import Job, Tally
-from woolly.serving.batches.journal import Journal, JournalTaken
+from woolly.serving.batches.journal import Journal, JournalLocked
 from woolly.serving.batches.row_client import RowDeferred
 from woolly.serving.batches.store import ENDED, BatchStore
 from woolly.serving.errors import ApiError
@@ -140,7 +140,7 @@ class BatchWorker:
         self._running[id] = running = _Running(batch)
         try:
             await self._run_one(running)
-        except JournalTaken:
+        except JournalLocked:
             self._paused[id] = time.monotonic() + _PAUSE
         except RowDeferred as busy:
             log.info("batch paused", extra={"batch": id, "reason": str(busy)})
@@ -157,7 +157,7 @@ class BatchWorker:
         with ExitStack() as stack:
             try:
                 journal = await run_in_thread(self._open, running.batch, stack)
-            except JournalTaken:
+            except JournalLocked:
                 raise
             except RequestError as error:  # the file is not a journal
                 running.batch["errors"] = _errors(error)
