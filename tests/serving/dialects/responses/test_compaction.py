@@ -12,7 +12,7 @@ from woolly.chat.compaction import COMPACTION_PROMPT, compaction_request, withou
 from woolly.chat.schema_prompt import add_schema
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.encrypted_reasoning import decode_reasoning, encode_reasoning
-from woolly.serving.dialects.responses.compaction import kept_questions
+from woolly.serving.dialects.responses.compaction import recent_questions
 from woolly.serving.model_manager.catalog import ModelCatalog
 
 TALK = [
@@ -139,8 +139,8 @@ def test_results_are_dropped_with_their_calls_and_the_first_question_stays():
 
 def test_latest_questions_are_kept_within_a_share_of_the_context():
     items = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y"}, *TALK]
-    assert [item["content"] for item in kept_questions(items, 100)] == ["wool " * 4, "grass?"]
-    assert kept_questions([{"type": "compaction", "encrypted_content": encode_reasoning("a")}], 100) == []
+    assert [item["content"] for item in recent_questions(items, 100)] == ["wool " * 4, "grass?"]
+    assert recent_questions([{"type": "compaction", "encrypted_content": encode_reasoning("a")}], 100) == []
 
 
 def test_kept_share_uses_the_served_context_even_if_the_request_loads_the_model(client, monkeypatch):

@@ -85,7 +85,7 @@ async def compacted(
         "id": f"resp_{secrets.token_hex(16)}",
         "object": "response.compaction",
         "created_at": int(time.time()),
-        "output": [*kept_questions(items, ctx), *output.items],
+        "output": [*recent_questions(items, ctx), *output.items],
         "usage": {
             "input_tokens": usage.n_prompt,
             "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": 0},
@@ -96,7 +96,7 @@ async def compacted(
     }
 
 
-def kept_questions(items: Sequence[Data], ctx: int) -> list[Data]:
+def recent_questions(items: Sequence[Data], ctx: int) -> list[Data]:
     """Return the latest user messages that fit in a small share of the context; they are kept verbatim."""
     room, kept = ctx * _CHARACTERS // _KEPT, []
     for item in reversed(items):

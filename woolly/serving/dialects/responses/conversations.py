@@ -26,7 +26,7 @@ _ITEM = 64  # approximate overhead of an item in bytes
 
 
 @dataclass
-class KeptConversation:
+class StoredConversation:
     """A conversation with its items by id, in order."""
 
     owner: str
@@ -53,7 +53,7 @@ class ConversationStore:
         max_bytes: int = _MAX_BYTES,
         max_conversation_bytes: int = _MAX_CONVERSATION_BYTES,
     ) -> None:
-        self._kept: BoundedStore[KeptConversation] = BoundedStore(most, max_bytes)
+        self._kept: BoundedStore[StoredConversation] = BoundedStore(most, max_bytes)
         self._max_conversation_bytes = max_conversation_bytes
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class ConversationStore:
     def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> KeptConversation:
         """Create a conversation. Raises ApiError 400 if its items are invalid or too large."""
         id = f"conv_{secrets.token_hex(24)}"
-        conversation = KeptConversation(owner, id, int(time.time()), dict(metadata))
+        conversation = StoredConversation(owner, id, int(time.time()), dict(metadata))
         self._check(conversation, items)
         conversation.n_bytes = len(json_bytes(conversation.shown))
         self._add(conversation, items)
@@ -81,7 +81,7 @@ class ConversationStore:
             raise ApiError(404, "not_found", message)
         return found
 
-    def update(self, owner: str, id: str, metadata: Mapping[str, str]) -> KeptConversation:
+    def update(self, owner: str, id: str, metadata: Mapping[str, str]) -> StoredConversation:
         """Replace the metadata of a conversation."""
         conversation = self.get(owner, id)
         before = len(json_bytes(conversation.metadata))
@@ -108,7 +108,7 @@ class ConversationStore:
         self._check(conversation, items)
         self._add(conversation, items)
 
-    def remove(self, owner: str, id: str, item_id: str) -> KeptConversation:
+    def remove(self, owner: str, id: str, item_id: str) -> StoredConversation:
         """Removes an item."""
         item = self.item(owner, id, item_id)
         conversation = self.get(owner, id)
@@ -144,7 +144,7 @@ class ConversationStore:
             known = conversation.items
             self._add(conversation, [{**item, "id": _new_id(item)} if item["id"] in known else item for item in items])
 
-    def _check(self, conversation: KeptConversation, items: Sequence[Data]) -> None:
+    def _check(self, conversation: StoredConversation, items: Sequence[Data]) -> None:
         read_items(items)
         seen = set(conversation.items)
         for i, item in enumerate(items):
@@ -160,12 +160,12 @@ class ConversationStore:
             message = f"the conversation would have {n_bytes} bytes; the limit is {self._max_conversation_bytes}"
             raise ApiError(413, "conversation_too_large", message, param="items")
 
-    def _add(self, conversation: KeptConversation, items: Sequence[Data]) -> None:
+    def _add(self, conversation: StoredConversation, items: Sequence[Data]) -> None:
         conversation.items.update((item["id"], item) for item in items)
         conversation.n_bytes += sum(map(_size, items))
         self._put(conversation)
 
-    def _put(self, conversation: KeptConversation) -> None:
+    def _put(self, conversation: StoredConversation) -> None:
         self._kept.put(conversation.owner, conversation.id, conversation, conversation.n_bytes)
 
 

@@ -22,7 +22,7 @@ _REFERENCE = "item_reference"
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredResponse:
     """A response with its input and the id of the previous response."""
 
     owner: str
@@ -44,7 +44,7 @@ class ResponseStore:
     """Store of responses with limits. Each owner sees only its own. Use it only on the event loop thread."""
 
     def __init__(self, most: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:
-        self._kept: BoundedStore[Kept] = BoundedStore(most, max_bytes, self._forget_items)
+        self._kept: BoundedStore[StoredResponse] = BoundedStore(most, max_bytes, self._forget_items)
         self._items: dict[tuple[str, str], dict[str, Data]] = {}  # by (owner, item id), then by response id
         self._live: dict[str, _Live] = {}
 
@@ -77,7 +77,7 @@ class ResponseStore:
 
     def keep(self, owner: str, response: Data, items: list[Data], previous: str | None) -> None:
         """Store a finished response, unless it exceeds the store's limit."""
-        kept = Kept(owner, response, items, previous)
+        kept = StoredResponse(owner, response, items, previous)
         for key, item in _named(kept):
             self._items.setdefault(key, {}).setdefault(response["id"], item)
         if not self._kept.put(owner, response["id"], kept, len(json_bytes([response, items]))):
@@ -171,7 +171,7 @@ class ResponseStore:
             raise invalid_param("input", f"unknown item {id[:80]!r}; send the item itself")
         return found[next(reversed(found))]
 
-    def _forget_items(self, id: str, kept: Kept) -> None:
+    def _forget_items(self, id: str, kept: StoredResponse) -> None:
         for key, _ in _named(kept):
             if (found := self._items.get(key)) is not None:
                 found.pop(id, None)
@@ -179,7 +179,7 @@ class ResponseStore:
                     del self._items[key]
 
 
-def _named(kept: Kept) -> Iterator[tuple[tuple[str, str], Data]]:
+def _named(kept: StoredResponse) -> Iterator[tuple[tuple[str, str], Data]]:
     """Yield the items that later bodies can reference. The id of an input item may be any JSON value."""
     output: list[Data] = kept.response["output"]
     for item in (*kept.items, *output):
