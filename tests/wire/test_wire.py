@@ -13,7 +13,7 @@ from woolly.wire import (
     Connection,
     Link,
     LostConnection,
-    RefusedConnection,
+    RejectedConnection,
     WireMessage,
     greeted,
     hang_up,
@@ -227,7 +227,7 @@ def test_reflected_proof_is_rejected():
 
     thread = threading.Thread(target=mirror)
     thread.start()
-    with pytest.raises(RefusedConnection):
+    with pytest.raises(RejectedConnection):
         Connection(a, TOKEN, is_client=True)
     thread.join()
 

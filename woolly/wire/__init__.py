@@ -1,7 +1,7 @@
 """Inter-process messages: framed, authenticated, without executable content."""
 
 from woolly.wire.accept import greeted, hang_up
-from woolly.wire.connection import Connection, LostConnection, RefusedConnection
+from woolly.wire.connection import Connection, LostConnection, RejectedConnection
 from woolly.wire.link import Link
 from woolly.wire.message import BadMessage, WireMessage
 
@@ -10,7 +10,7 @@ __all__ = [
     "Connection",
     "Link",
     "LostConnection",
-    "RefusedConnection",
+    "RejectedConnection",
     "WireMessage",
     "greeted",
     "hang_up",

@@ -15,7 +15,7 @@ from woolly.plan.plan import Step
 from woolly.plan.serialize import steps_from_data
 from woolly.runtime.program import About, CancelledRun, WeightStats
 from woolly.runtime.stage_addresses import Address
-from woolly.wire import Connection, LostConnection, RefusedConnection, WireMessage
+from woolly.wire import Connection, LostConnection, RejectedConnection, WireMessage
 
 Float32 = npt.NDArray[np.float32]
 
@@ -66,7 +66,7 @@ class StageClient:
                 self._connection = Connection(sock, self._token, is_client=True)
                 self.memory = int(self._receive(go_on, "welcome").fields["memory"])
                 return
-            except RefusedConnection as error:
+            except RejectedConnection as error:
                 reasons.append(StageError(f"{self} refuses: {error}", code="refused"))
             except LostConnection as error:
                 reasons.append(StageError(f"{self} cannot be reached: {error}"))
