@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.cases.heads import Ranking256
-from woolly.runtime import LostRows
+from woolly.runtime import OverwrittenRows
 
 
 def taken(pick, ids, logits):
@@ -66,4 +66,4 @@ class AsyncProgram(Ranking256):
 
 
 def _lost(first, last):
-    raise LostRows("another run has overwritten the logits")
+    raise OverwrittenRows("another run has overwritten the logits")

@@ -35,7 +35,7 @@ PICK = np.dtype(
 )
 
 
-class LostRows(PlanError):  # noqa: N818 - the name says what became of the rows
+class OverwrittenRows(PlanError):  # noqa: N818 - the name says what became of the rows
     """Complete rows of logits were requested after another run has overwritten them."""
 
 

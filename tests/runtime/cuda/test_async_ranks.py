@@ -11,7 +11,7 @@ from woolly import SamplingParams
 from woolly.engine import Engine
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import PICK, AsyncRanks, Batch, CancelledRun, LostRows, NextStep, Options
+from woolly.runtime import PICK, AsyncRanks, Batch, CancelledRun, NextStep, Options, OverwrittenRows
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.gpu.top_k import Ranker
 from woolly.sampling.choosers import Greedy
@@ -89,7 +89,7 @@ def test_predicted_run_equals_a_run_of_these_tokens(program):
     ranking = program.rank(prompts, state, 40, next_step=first)
     assert ranking.ids[:, 0].tolist() == plain
     assert program.has_queued(first.batch) and not program.has_queued(prompts)
-    with pytest.raises(LostRows, match="another run"):
+    with pytest.raises(OverwrittenRows, match="another run"):
         ranking.rows(0, 1)
     ranking = program.rank(first.batch, state, 1, next_step=second)
     assert ranking.tokens.tolist() == plain

@@ -9,7 +9,7 @@ from woolly.engine.step.deferred_rows import DeferredRows
 from woolly.engine.step.request_timeouts import RequestTimeouts
 from woolly.engine.step.token_sampling import accept_drafts, sample_token, score_prompt
 from woolly.errors import RequestError
-from woolly.runtime import LostRows
+from woolly.runtime import OverwrittenRows
 
 if TYPE_CHECKING:
     from woolly.engine.drafts.speculation import Speculation

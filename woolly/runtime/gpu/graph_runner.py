@@ -30,7 +30,7 @@ from woolly.runtime.options import Options, check_kv_type
 from woolly.runtime.program import CancelledRun, WeightStats
 from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.state import State
-from woolly.runtime.top_logits import LostRows, NextStep, Ranking
+from woolly.runtime.top_logits import NextStep, OverwrittenRows, Ranking
 from woolly.runtime.weight_views import WeightViews, check_weights
 
 Float32 = npt.NDArray[np.float32]
@@ -196,7 +196,7 @@ class GraphRunner:
         """Download rows of a value of the latest run. Raises LostRows if a later run has overwritten it."""
         with self._lock:
             if run != self._n_runs:
-                raise LostRows("another run has overwritten the logits")
+                raise OverwrittenRows("another run has overwritten the logits")
             out = self._result(last - first, value.width)
             self.device.download(self._emitter.value(value.id) + 4 * first * value.width, out)
             self.device.wait()
