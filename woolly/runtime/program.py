@@ -151,7 +151,7 @@ class Advances(Protocol):
 
 
 @runtime_checkable
-class CutsRows(Protocol):
+class SplitsRows(Protocol):
     """Program that can compute some rows of a step now and the others later, with the same bits."""
 
     def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> npt.NDArray[np.float32]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.multimodal.encoder_cost import row_work
-from woolly.runtime import Advances, Batch, CancelledRun, CutsRows, Program, State, pages_for
+from woolly.runtime import Advances, Batch, CancelledRun, Program, SplitsRows, State, pages_for
 
 if TYPE_CHECKING:
     from woolly.models.towers import PatchLayout
@@ -128,9 +128,9 @@ class EncoderRun:
         """Run the steps that fit `work`, at least one step or part of it; return its output and the work done."""
         plan, step = program.running_plan, self._step
         each, n_rows = self._work[step], _rows_of(plan, step, batch)
-        can_cut = isinstance(program, CutsRows) and plan.steps[step].kind.cuts_rows
+        can_cut = isinstance(program, SplitsRows) and plan.steps[step].kind.cuts_rows
         if self._cut or (can_cut and n_rows * each > work):
-            assert isinstance(program, CutsRows)
+            assert isinstance(program, SplitsRows)
             last = min(n_rows, self._cut + max(_MIN_ROWS, int(work / each) // _MIN_ROWS * _MIN_ROWS))
             rows, done = program.run_part(batch, state, step, self._cut, last), (last - self._cut) * each
             self._step, self._cut = (step + 1, 0) if last == n_rows else (step, last)

@@ -128,7 +128,7 @@ class CpuProgram:
         return self.compute(batch, state, first, last)
 
     def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> Float32:
-        """Compute a range of rows of one step. See `CutsRows`."""
+        """Compute a range of rows of one step. See `SplitsRows`."""
         first, last = checked_range(step, step + 1, len(self.running_plan.steps))
         return self.compute(batch, state, first, last, (first_row, last_row))
 
