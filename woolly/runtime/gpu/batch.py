@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from woolly.plan import Plan
 from woolly.runtime.batch import Batch
-from woolly.runtime.gpu.batch_checks import MAX_CONTEXT, Places, max_position
+from woolly.runtime.gpu.batch_checks import MAX_CONTEXT, StateAddresses, max_position
 from woolly.runtime.gpu.device import Address, Device
 from woolly.runtime.rope_tables import RopeTables
 
@@ -72,7 +72,7 @@ class BatchSlot:
         self._side = 0
 
     def fill(
-        self, batch: Batch, state: Places, plan: Plan, picks: npt.NDArray[np.void] | None = None
+        self, batch: Batch, state: StateAddresses, plan: Plan, picks: npt.NDArray[np.void] | None = None
     ) -> Address | None:
         """Queue the upload of a batch and its `picks`, and return the device address of the picks, or None.
 
@@ -106,7 +106,7 @@ class BatchSlot:
         self,
         key: tuple[Any, ...],
         batch: Batch,
-        state: Places,
+        state: StateAddresses,
         plan: Plan,
         picks: npt.NDArray[np.void] | None,
         rope_rows: Sequence[npt.NDArray[Any]],
@@ -216,7 +216,7 @@ class _Layout:
 
     key: tuple[Any, ...]  # shapes and table addresses; equal keys share a layout
     plan: Plan
-    state: weakref.ref[Places]
+    state: weakref.ref[StateAddresses]
     base: Address  # device address of the arrays
     head: npt.NDArray[np.uint8]  # the struct, followed by the arrays if they fit
     body: npt.NDArray[np.uint8]  # the arrays

@@ -20,7 +20,7 @@ MAX_CONTEXT = 1 << 20
 _SHORT = 64
 
 
-class Places(Protocol):
+class StateAddresses(Protocol):
     """Addresses and sizes of a state, as the batch needs them."""
 
     @property
@@ -45,7 +45,7 @@ class Places(Protocol):
 def check_batch(
     batch: Batch,
     plan: Plan,
-    state: Places,
+    state: StateAddresses,
     max_rows: int,
     hidden_width: int | None = None,
     needs: MultimodalChecks | None = None,
@@ -119,7 +119,9 @@ def is_apart(batch: Batch) -> bool:
     return True
 
 
-def _check_windows(batch: Batch, plan: Plan, state: Places, firsts: Sequence[int], lasts: Sequence[int]) -> None:
+def _check_windows(
+    batch: Batch, plan: Plan, state: StateAddresses, firsts: Sequence[int], lasts: Sequence[int]
+) -> None:
     """Raise ValueError if a page that rows write or read within a sliding window is out of bounds."""
     if batch.window_pages is None:
         if any(n < state.n_pages for n in state.window_pages):
