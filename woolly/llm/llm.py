@@ -47,7 +47,7 @@ from woolly.llm.stage_checks import parse_stages
 from woolly.llm.unsupported_calls import UnsupportedCallsMixin
 from woolly.runtime import Options, parse_max_running, parse_size
 from woolly.sampling import SamplingParams
-from woolly.sampling.unknown_arguments import with_near_names
+from woolly.sampling.unknown_arguments import suggest_names
 from woolly.store import find_derived_model, find_preset, resolve
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from woolly.plan import Plan
 
 
-@with_near_names
+@suggest_names
 class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, UnsupportedCallsMixin, DynamicAdaptersMixin):
     """Loaded model with its engine. Thread-safe: requests of several threads are batched into the same steps.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from woolly.sampling.checks import check
 from woolly.sampling.option import option
-from woolly.sampling.unknown_arguments import with_near_names
+from woolly.sampling.unknown_arguments import suggest_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 
 
-@with_near_names
+@suggest_names
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """Sampling parameters with the names, defaults and order of llama.cpp.

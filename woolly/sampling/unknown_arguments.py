@@ -60,7 +60,7 @@ def check_keywords(call: str, given: Iterable[str], known: Collection[str]) -> N
     for name in given:
         if name in known:
             continue
-        if near := near_name(name, known):
+        if near := closest_name(name, known):
             remedy = f"did you mean {near}?"
         elif len(known) <= _MAX_LISTED:
             remedy = f"expected one of {', '.join(known)}"
