@@ -46,7 +46,7 @@ def test_sighup_under_nohup_reloads_on_the_event_loop(monkeypatch):
     server = object.__new__(http_server._Server)
     server.reloader = SimpleNamespace(is_needed=True, reload=lambda: done.append("reload"))
     server._loop = None
-    http_server._heed_hangup(server)
+    http_server._handle_sighup(server)
     (handler,) = handlers
     handler(signal.SIGHUP, None)  # before the loop runs
     server._loop = SimpleNamespace(call_soon_threadsafe=calls.append)

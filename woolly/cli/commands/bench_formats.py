@@ -239,7 +239,7 @@ def _profile_rows(kinds: Sequence[StepKind]) -> list[list[str]]:
 
 
 def _print(records: Sequence[Record], console: Console) -> None:
-    say = _sayer(console)
+    say = _printer(console)
     files = list(dict.fromkeys(record.model_filename for record in records))
     for file in files:
         say(file)
@@ -279,7 +279,7 @@ def _figures(record: Record) -> dict[str, str]:
     }
 
 
-def _sayer(console: Console) -> Callable[[str], None]:
+def _printer(console: Console) -> Callable[[str], None]:
     """Return a function that prints plain text: no markup, no colors, no wrapping of long paths."""
     return lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
 

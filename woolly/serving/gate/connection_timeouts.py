@@ -40,7 +40,7 @@ class _StallWatch(asyncio.Protocol):
         transport.set_write_buffer_limits(high=0 if self._below is None else 1)
         if self._below is not None:
             self._below.set_write_buffer_limits(high=0)
-            _heed_below(transport, self._below.get_protocol())
+            _follow_tls_buffer(transport, self._below.get_protocol())
 
     def pause_writing(self) -> None:
         self._end_stall()
@@ -77,7 +77,7 @@ def _transport_below(transport: asyncio.Transport) -> asyncio.Transport | None:
     return below
 
 
-def _heed_below(transport: asyncio.Transport, tls: Any) -> None:
+def _follow_tls_buffer(transport: asyncio.Transport, tls: Any) -> None:
     """Pause the protocol above TLS when the buffer below TLS is full; asyncio does not count encrypted data.
 
     After a WebSocket upgrade, this pauses the WebSocket protocol instead of the HTTP protocol.

@@ -80,7 +80,7 @@ def run(
     if certificate is not None:
         server.reloader.add("certificate", certificate.files, certificate.read)
         log.info("certificate", extra={"file": str(certificate.files[0]), "sha256": certificate.fingerprint})
-    _heed_hangup(server)
+    _handle_sighup(server)
     log.info("listening", extra={"url": _url(host, port, settings)})
     server.run(sockets=[listener])
     log.info("stopped", extra={"clean": server.failure is None})
@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
         self.reloader = Reloader(settings, app.state.authenticator)
         self._had_terminal = sys.platform != "win32" and has_terminal()
         if end is not None:
-            app.state.models.on_device_failure = self._begin_to_restart
+            app.state.models.on_device_failure = self._start_restart
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the port before models are loaded, so that health routes can report the loading."""
@@ -131,7 +131,7 @@ class _Server(uvicorn.Server):
         self._tasks.append(asyncio.create_task(self._load()))
         self._tasks.append(asyncio.create_task(self._unload_idle()))
         if self.reloader.is_needed:
-            self._tasks.append(asyncio.create_task(self._look_for_changes()))
+            self._tasks.append(asyncio.create_task(self._reload_changed_files()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Cancel running answers and shut down as uvicorn does; end the process if threads are still running."""
@@ -157,7 +157,7 @@ class _Server(uvicorn.Server):
             return
         self._is_stopping = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_to_drain)
+            self._loop.call_soon_threadsafe(self._start_draining)
         else:
             self.should_exit = True
 
@@ -171,18 +171,18 @@ class _Server(uvicorn.Server):
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:
         """Reload key and certificate files on the event loop, because signal handlers run between arbitrary lines."""
-        if self._loop is not None:  # otherwise `_look_for_changes` will see the change
+        if self._loop is not None:  # otherwise `_reload_changed_files` will see the change
             self._loop.call_soon_threadsafe(self.reloader.reload)
 
-    async def _look_for_changes(self) -> None:
+    async def _reload_changed_files(self) -> None:
         while True:
             await asyncio.sleep(_LOOK)
             self.reloader.check()
 
-    def _begin_to_drain(self) -> None:
+    def _start_draining(self) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
-    def _begin_to_restart(self) -> bool:
+    def _start_restart(self) -> bool:
         """Return True if the process restarts. It must have been ready, and must not have restarted repeatedly."""
         if not self._is_restarting and self._state.health.is_ready and can_restart():
             self._is_restarting = True
@@ -295,7 +295,7 @@ def _outlive_clients() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def _heed_hangup(server: _Server) -> None:
+def _handle_sighup(server: _Server) -> None:
     """Handle SIGHUP (terminal closed) as SIGTERM, unless `nohup` makes the process ignore it.
 
     If there are files to reload, SIGHUP reloads them while the terminal is open, even under `nohup`.

@@ -150,7 +150,7 @@ class ModelCatalog:
             reason = "links that lead out of the models folder are not served: move the files into it, use -m, or"
             reason += " start with --models-follow-links"
             log.warning("models skipped", extra={**_named(links), "reason": reason})
-        if others := [file for file in self._files() if self._is_confined(file) and not _begins_as_gguf(file)]:
+        if others := [file for file in self._files() if self._is_confined(file) and not _has_gguf_magic(file)]:
             log.warning("models skipped", extra={**_named(others), "reason": "these are not GGUF files"})
 
     def _links_out(self) -> Sequence[Path]:
@@ -233,7 +233,7 @@ def _named(files: Sequence[Path]) -> dict[str, Any]:
     return {"count": len(files), "names": shown + (", ..." if len(files) > _MAX_LISTED else "")}
 
 
-def _begins_as_gguf(path: Path) -> bool:
+def _has_gguf_magic(path: Path) -> bool:
     """Return True if a file begins like a GGUF file or is not readable; its use then gives the reason."""
     try:
         with path.open("rb") as file:
