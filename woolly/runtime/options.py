@@ -77,7 +77,7 @@ class Options:
         """True if some layers must be on a GPU."""
         return self.gpu_layers == "all" or (isinstance(self.gpu_layers, int) and self.gpu_layers > 0)
 
-    def refuse_gpu_layers(self, backend: str) -> None:
+    def reject_gpu_layers(self, backend: str) -> None:
         """Raise RequestError if layers are requested on GPUs, for backends without GPUs."""
         if self.wants_gpu:
             raise RequestError(

@@ -52,7 +52,7 @@ def model_and_prompt(
     """
     name, prompt = split_model_and_prompt(words, named, text)
     if words and prompt == words[-1]:
-        _refuse_command(prompt)
+        _reject_command(prompt)
     if name is None and words and re.fullmatch(_OTHER_FORMS, words[0], re.IGNORECASE):
         is_folder = Path(words[0]).is_dir()
         print_status(
@@ -80,7 +80,7 @@ def model_and_prompt(
     return name, whole
 
 
-def _refuse_command(word: str) -> None:
+def _reject_command(word: str) -> None:
     """Raise UsageError if the complete prompt is the name of a command, as in `./scripts/run serve`."""
     context = click.get_current_context(silent=True)
     root = context.find_root().command if context else None

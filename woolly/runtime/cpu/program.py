@@ -248,5 +248,5 @@ class CpuBackend:
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CpuProgram:
         """Compile the plan. Weights are packed later, panel by panel, when a step first needs them."""
-        options.refuse_gpu_layers(self.name)
+        options.reject_gpu_layers(self.name)
         return CpuProgram(plan, tensors, options)

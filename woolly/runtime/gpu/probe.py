@@ -35,7 +35,7 @@ def refusal(device: Device, wrong: list[str]) -> DeviceError:
     )
 
 
-def lost_in_trial(name: str, error: DeviceError) -> DeviceError:
+def device_lost_error(name: str, error: DeviceError) -> DeviceError:
     """Return the error for a device lost during the probe. Opening it again may succeed."""
     text = f"{name} failed while its arithmetic was tested: {error.fault}"
     return DeviceError(text, code="refused", remedy="try again, or use backend='cpu'")

@@ -10,7 +10,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.gpu.command_buffer_device import CommandBufferDevice
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.kernels import Kernels
-from woolly.runtime.gpu.probe import OWN_HALVES, TINY, differences, lost_in_trial, refusal
+from woolly.runtime.gpu.probe import OWN_HALVES, TINY, device_lost_error, differences, refusal
 from woolly.runtime.metal.context import MetalContext, name_of
 from woolly.runtime.metal.libobjc import ObjectiveC, open_driver
 from woolly.runtime.metal.staging import MetalStaging
@@ -136,7 +136,7 @@ def open_device(index: int = 0, driver: ObjectiveC | None = None) -> MetalDevice
             device.close()
             raise
         device.abandon()
-        raise lost_in_trial(context.name, error) from None
+        raise device_lost_error(context.name, error) from None
     except BaseException:
         device.close()
         raise

@@ -133,5 +133,5 @@ class ReferenceBackend:
             if one is not None:
                 check_weights(one, views)
         store = WeightStore(views, options.weight_memory)
-        options.refuse_gpu_layers(self.name)
+        options.reject_gpu_layers(self.name)
         return ReferenceProgram(plan, store, options.threads, options.rows())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from woolly.errors import DeviceError
 from woolly.runtime.gpu.command_buffer_device import CommandBufferDevice
-from woolly.runtime.gpu.probe import OWN_HALVES, differences, lost_in_trial, refusal
+from woolly.runtime.gpu.probe import OWN_HALVES, device_lost_error, differences, refusal
 from woolly.runtime.vulkan import cooperative_matrix
 from woolly.runtime.vulkan.auto_selection import LEVEL
 from woolly.runtime.vulkan.bandwidth import find_bandwidth
@@ -140,7 +140,7 @@ def open_device(index: int = 0, driver: VulkanLibrary | None = None, limit_s: fl
         return _open(driver, physical, limit_s)
     except DeviceError as error:
         if error.code == "lost":
-            raise lost_in_trial(physical.name, error) from None
+            raise device_lost_error(physical.name, error) from None
         raise
 
 
