@@ -26,11 +26,11 @@ from woolly.templates.render_budget import (
     MAX_DEPTH,
     NUMBERS,
     ListIterator,
+    charged_iterable,
+    charged_list,
     check_key,
     hold,
     join_texts,
-    paid_iterable,
-    paid_list,
     spend,
     text_bytes,
     text_of,
@@ -83,7 +83,7 @@ def _tojson(
 def _listed(value: Any, depth: int = 0) -> Any:
     """Return `value` with its iterators as lists: `map` and `select` return iterators, which JSON does not have."""
     if type(value) is ListIterator:
-        value = paid_list(value)
+        value = charged_list(value)
     if depth < MAX_DEPTH and type(value) in (list, tuple, dict):
         items = value.values() if type(value) is dict else value
         spend(len(value))
@@ -144,7 +144,7 @@ def _pay_lookup(values: list[Any], attribute: Any) -> None:
 
 def _pay_ordering(value: Any, attribute: Any = None) -> list[Any]:
     """Returns the elements of `value` as a list, and pays for the comparisons of sorting them."""
-    values = paid_list(value)
+    values = charged_list(value)
     n_values, n_bytes = weigh(values)
     _pay_lookup(values, attribute)
     spend((4 * n_values + (n_bytes >> 4)) * len(values).bit_length())
@@ -192,7 +192,7 @@ def _unique(environment: Environment, value: Any, case_sensitive: bool = False, 
 
 @pass_environment
 def _join(environment: Environment, value: Any, d: Any = "", attribute: Any = None) -> str:
-    values = paid_list(value)
+    values = charged_list(value)
     if attribute is not None:
         _pay_lookup(values, attribute)
         values = [*map(jinja_filters.make_attrgetter(environment, attribute), values)]
@@ -201,7 +201,7 @@ def _join(environment: Environment, value: Any, d: Any = "", attribute: Any = No
 
 @pass_environment
 def _first(environment: Environment, value: Any) -> Any:
-    for item in paid_iterable(value, 0):
+    for item in charged_iterable(value, 0):
         return item
     return environment.undefined("No first item, sequence was empty.")
 
@@ -210,7 +210,7 @@ def _reverse(value: Any) -> Any:
     if type(value) is str:
         hold(text_bytes(value))
         return value[::-1]
-    return iter(paid_list(value)[::-1])
+    return iter(charged_list(value)[::-1])
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -218,7 +218,7 @@ def _items(value: Any) -> Iterator[Any]:
         return iter([])
     if type(value) is not dict:
         raise TypeError("Can only get item pairs from a mapping.")
-    return iter(paid_list(value.items()))
+    return iter(charged_list(value.items()))
 
 
 @pass_context
@@ -226,7 +226,7 @@ def _map(context: Context, value: Any, *args: Any, **kwargs: Any) -> Iterator[An
     weigh((args, kwargs))
     if not value:
         return iter([])
-    values = paid_list(value)
+    values = charged_list(value)
     _pay_lookup(values, kwargs.get("attribute"))
     function = jinja_filters.prepare_map(context, args, kwargs)
     return iter([function(item) for item in values])
@@ -238,7 +238,7 @@ def _selecting(wanted: bool, by_attribute: bool) -> Function:
         weigh((args, kwargs))
         if not value:
             return iter([])
-        values = paid_list(value)
+        values = charged_list(value)
         _pay_lookup(values, args[0] if by_attribute and args else None)
         keeps = jinja_filters.prepare_select_or_reject(
             context, args, kwargs, lambda truth: bool(truth) is wanted, by_attribute
@@ -262,7 +262,7 @@ FILTERS: dict[str, Function] = {
     "join": _join,
     "last": jinja_filters.do_last,
     "length": len,
-    "list": paid_list,
+    "list": charged_list,
     "map": _map,
     "max": _extreme(jinja_filters.do_max),
     "min": _extreme(jinja_filters.do_min),
@@ -285,7 +285,7 @@ FILTERS: dict[str, Function] = {
 def within(container: Any) -> Any:
     """Returns the right side of `in`, an iterator as a list, and pays for comparing with all that it holds."""
     if type(container) is ListIterator:
-        container = paid_list(container)
+        container = charged_list(container)
     weigh(container)
     return container
 
@@ -323,7 +323,7 @@ def _strftime_now(_: None, /, form: str) -> str:
 
 def _dict(_: None, /, pairs: Any = (), **values: Any) -> dict[Any, Any]:
     made = pairs.items() if type(pairs) is dict else pairs
-    return {**{check_key(key): value for key, value in paid_list(made)}, **values}
+    return {**{check_key(key): value for key, value in charged_list(made)}, **values}
 
 
 def _namespace(_: None, /, pairs: Any = (), **values: Any) -> Namespace:

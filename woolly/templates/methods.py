@@ -14,10 +14,10 @@ from jinja2.runtime import LoopContext, Undefined
 from woolly.templates.render_budget import (
     MAX_BITS,
     NUMBERS,
+    charged_list,
     check_key,
     hold,
     join_texts,
-    paid_list,
     spend,
     text_bytes,
     text_of,
@@ -158,7 +158,7 @@ def replace(target: str, /, old: Any, new: Any, count: Any = -1) -> str:
 
 
 def _join(target: str, /, values: Any) -> str:
-    pieces = paid_list(values)
+    pieces = charged_list(values)
     for piece in pieces:
         if type(piece) is not str:
             raise TypeError(f"join needs strings, not {type(piece).__name__!r}")

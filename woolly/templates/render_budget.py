@@ -163,7 +163,7 @@ def join_texts(pieces: Iterable[str], separator: str = "") -> str:
     return separator.join(parts)
 
 
-def paid_iterable(value: Any, weight: int = 1) -> Any:
+def charged_iterable(value: Any, weight: int = 1) -> Any:
     """Returns `value` if a template may iterate it, after paying `weight` units for each element."""
     cls = type(value)
     if cls in SIZED:
@@ -175,9 +175,9 @@ def paid_iterable(value: Any, weight: int = 1) -> Any:
     return value
 
 
-def paid_list(value: Any) -> list[Any]:
+def charged_list(value: Any) -> list[Any]:
     """Returns `list(value)`, after paying for it."""
-    iterable = paid_iterable(value, 4)
+    iterable = charged_iterable(value, 4)
     # A range, a string or a view makes an object for each element.
     hold((8 if type(value) in (list, tuple, ListIterator) else 80) * length_hint(iterable))
     return list(iterable)

@@ -27,10 +27,10 @@ from woolly.templates.methods import METHODS, OPERATORS, PROPERTIES, Bound, oper
 from woolly.templates.render_budget import (
     ACTIVE,
     Budget,
+    charged_iterable,
     check_key,
     hold,
     join_texts,
-    paid_iterable,
     spend,
     text_of,
     weigh,
@@ -63,7 +63,7 @@ def _sliced(value: Any, start: Any, stop: Any, step: Any) -> Any:
 _GUARDS = {
     "#charge": spend,
     "#concat": lambda values: join_texts(map(text_of, values)),
-    "#each": paid_iterable,
+    "#each": charged_iterable,
     "#key": check_key,
     "#slice": _sliced,
     "#weigh": _weighed,
