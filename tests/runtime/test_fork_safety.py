@@ -46,7 +46,7 @@ def test_child_collects_no_garbage_until_its_gpus_are_released(is_collecting, mo
 
 def test_closed_devices_are_forgotten():
     gpu = Gpu()
-    fork_safety.leave_in_children(gpu)
+    fork_safety.release_in_children(gpu)
     assert gpu in fork_safety._opened
     del gpu
     gc.collect()

@@ -22,7 +22,7 @@ _lock = threading.RLock()  # held during a fork; reentrant because a signal hand
 _collected: list[bool] = []  # state of the garbage collector before each fork in progress
 
 
-def leave_in_children(one: _Guest) -> None:
+def release_in_children(one: _Guest) -> None:
     """Call `leave` in each child process forked during the lifetime of the object."""
     _opened.add(one)
 

@@ -87,6 +87,6 @@ def _replica(secret: str | None, listen: str) -> None:
 
     set_up_logs("info", False)
     server = ReplicaServer(listen, secret)
-    server.leave_at_signals()
+    server.drain_on_signals()
     click.echo(f"a replica listens at {server.address}")
     server.serve()

@@ -17,7 +17,7 @@ from woolly.errors import DeviceError, RequestError
 from woolly.runtime.cuda.kernel_archive import Archive, KernelImage
 from woolly.runtime.cuda.kernel_compiler import KernelCompiler, Unit
 from woolly.runtime.cuda.libcuda import Driver
-from woolly.runtime.fork_safety import leave_in_children
+from woolly.runtime.fork_safety import release_in_children
 
 # The oldest compute capability with the tensor-core instructions of the kernels.
 OLDEST = 80
@@ -79,7 +79,7 @@ class Context:
         self.lost: DeviceError | None = None  # why the device cannot be used again
         self._life = _Life()
         self._serial = next(_numbers)
-        leave_in_children(self)
+        release_in_children(self)
 
     def enter(self) -> Driver:
         """Make the context current on the calling thread."""

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 
 from woolly.errors import DeviceError
-from woolly.runtime.fork_safety import leave_in_children
+from woolly.runtime.fork_safety import release_in_children
 from woolly.runtime.metal.libobjc import ObjectiveC
 from woolly.runtime.metal.memory import MetalMemory
 from woolly.runtime.vulkan.kernel_archive import SpirvArchive
@@ -51,7 +51,7 @@ class MetalContext:
         except BaseException:
             self.close()  # the context owns the device from the start
             raise
-        leave_in_children(self)
+        release_in_children(self)
 
     def _check(self) -> None:
         if not self.driver.send(self.device, "supportsFamily:", c.c_int64(_APPLE), result=c.c_bool):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from woolly.errors import DeviceError, RequestError, StoreError
-from woolly.runtime.fork_safety import leave_in_children
+from woolly.runtime.fork_safety import release_in_children
 from woolly.runtime.gpu.arguments import MAX_PUSH_BYTES
 from woolly.runtime.vulkan import cooperative_matrix
 from woolly.runtime.vulkan.kernel_archive import SpirvArchive
@@ -73,7 +73,7 @@ class VulkanContext:
         except BaseException:
             self.close()
             raise
-        leave_in_children(self)
+        release_in_children(self)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call the driver. Raise an error on failure, and record device loss."""
