@@ -12,7 +12,7 @@ from tests.cases.tiny import TINY, metadata, tensors, write_tiny
 from tests.engine.test_batching import drive_with_head
 from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedError
 from woolly.engine import AssistantProposer
-from woolly.engine.loading.draft_files import guessed_ids
+from woolly.engine.loading.draft_files import draft_token_map
 from woolly.engine.loading.load import _compiled
 from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_head

@@ -41,7 +41,7 @@ from woolly.llm.progress import check_progress, progress_bar
 from woolly.llm.projector import usable_projector
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMixin
-from woolly.llm.speculation import guess_source, open_draft, own_draft
+from woolly.llm.speculation import draft_source_of, embedded_draft, open_draft
 from woolly.llm.speech.transcribe import TranscriptionMixin
 from woolly.llm.stage_checks import parse_stages
 from woolly.llm.unsupported_calls import UnsupportedCallsMixin
@@ -114,9 +114,9 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         runtime = Options(given.threads, budget, given.kv_type, device=given.device, gpu_layers=given.gpu_layers)
         max_running = parse_max_running("max_running", given.max_running)
         runtime = runtime.for_cache(given.kv_tokens, max_running or runtime.max_running)
-        named, guesses = named_adapters(given.adapters), guess_source(given.speculation)
+        named, guesses = named_adapters(given.adapters), draft_source_of(given.speculation)
         places = parse_stages(given, named)
-        draft, draft_file = own_draft(self.path, "none" if places is not None and guesses == "auto" else guesses)
+        draft, draft_file = embedded_draft(self.path, "none" if places is not None and guesses == "auto" else guesses)
         loaded = load_model(
             self.path,
             given.backend,

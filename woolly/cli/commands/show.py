@@ -121,7 +121,7 @@ def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) 
     from woolly import _native
     from woolly.cli.commands.show_gpu import detect_gpu, estimate_on_gpu
     from woolly.engine import default_ctx, describe_draft
-    from woolly.llm.speculation import own_draft
+    from woolly.llm.speculation import embedded_draft
     from woolly.machine.memory import available_memory
     from woolly.models import trace
 
@@ -140,7 +140,7 @@ def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) 
         left = None if card is None else max(0, card.usable - weights)
         ctx = default_ctx(file, plan, ctx, kv_type, left)
         # Packed weights have the same size as in the file.
-        plan = describe_draft(file, plan, ctx, *own_draft(file.path, "auto"))
+        plan = describe_draft(file, plan, ctx, *embedded_draft(file.path, "auto"))
         own = plan.draft
         weights += 0 if own is None else sum(w.n_bytes for w in own.weights.values() if w.tensor not in file.tensors)
         parts = (plan,) if own is None or own.borrows else (plan, own)

@@ -67,7 +67,7 @@ def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None,
     if other is not None and is_head(other):
         try:
             traced = trace_head(file, plan, other, ctx)
-            guessed_ids(other, traced)
+            draft_token_map(other, traced)
             return traced
         except (ModelError, PlanError, UnsupportedError) as error:
             if wanted:

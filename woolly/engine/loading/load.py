@@ -16,7 +16,7 @@ import numpy.typing as npt
 from woolly.engine import multimodal
 from woolly.engine.loading.adapters import Adapter, adapted, open_adapter
 from woolly.engine.loading.context_length import MAX_CTX, MIN_CTX, check_ctx, context_limit
-from woolly.engine.loading.draft_files import guessed_ids, open_draft_file, with_draft
+from woolly.engine.loading.draft_files import draft_token_map, open_draft_file, with_draft
 from woolly.engine.loading.memory_estimate import check_memory, estimate, weight_bytes
 from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
@@ -145,7 +145,7 @@ def load_model(
         if plan.draft is None and other is not None:  # rejected: the model must not use its tensors
             other.close()
             other = None
-        ids = guessed_ids(other, plan)
+        ids = draft_token_map(other, plan)
         if checks_memory and stages is None:
             needed = estimate(file, plan, backend, options, ctx, options.cache_tokens, projector)
             check_memory(path.stem, needed)

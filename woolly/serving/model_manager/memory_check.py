@@ -11,7 +11,7 @@ from woolly.engine.multimodal import source_backend
 from woolly.gguf import open_gguf
 from woolly.llm.model_options import ModelOptions
 from woolly.llm.projector import choose_projector
-from woolly.llm.speculation import own_draft
+from woolly.llm.speculation import embedded_draft
 from woolly.models import trace
 from woolly.runtime import Options, parse_size
 from woolly.serving.errors import ApiError
@@ -23,7 +23,7 @@ def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
         plan = trace(file, ctx=options.ctx)
         if options.stages:  # memory is on the machines of the stages
             return MemoryEstimate(0, 0, possible_ctx(file, plan, options.ctx, options.kv_type))
-        plan = describe_draft(file, plan, options.ctx, *own_draft(path, options.speculation))
+        plan = describe_draft(file, plan, options.ctx, *embedded_draft(path, options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
         given = Options(None, budget, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
         projector = choose_projector(path, options.mmproj)
