@@ -19,7 +19,7 @@ from woolly.gguf import GGUFWriter, open_gguf
 from woolly.runtime import Batch, Options
 from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.settings.options import ModelOptions
-from woolly.store.inventory import own_models
+from woolly.store.inventory import pulled_models
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 PROMPT = np.random.RandomState(5).randint(0, 256, 50).tolist()
@@ -154,7 +154,7 @@ def test_block_without_its_model_is_not_a_model(folder, monkeypatch):
     with pytest.raises(UnsupportedError, match="has only the draft block of a glm4moe model; open the"):
         LLM(block, ctx=64, threads=1)
     monkeypatch.setattr("woolly.store.inventory.models_folder", lambda: model.parent)
-    assert [stored.path for stored in own_models()] == [model]
+    assert [stored.path for stored in pulled_models()] == [model]
 
 
 def test_block_memory_is_counted(folder):

@@ -20,7 +20,7 @@ from tests.cases.fork_server import Ready
 from tests.cases.tiny import TINY, write_tiny
 from woolly.sampling import Sampler
 from woolly.serving import Settings, create_app
-from woolly.store import own_names
+from woolly.store import pulled_names
 
 WAIT = 120  # seconds that a busy machine may take for what takes a moment
 _MAIN = "from woolly.cli import main; main()"
@@ -49,7 +49,7 @@ class Server:
     @property
     def name(self) -> str:
         """The model's name."""
-        return own_names(self.model.parent, self.model)[0]
+        return pulled_names(self.model.parent, self.model)[0]
 
     @property
     def address(self) -> tuple[str, int]:

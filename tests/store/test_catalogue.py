@@ -10,7 +10,7 @@ from woolly.errors import StoreError
 from woolly.models import architectures
 from woolly.store import all_families, find_in_catalogue, read_catalogue
 from woolly.store.catalogue import families
-from woolly.store.catalogue.families import own_catalogue, parse_catalogue
+from woolly.store.catalogue.families import parse_catalogue, pulled_catalogue
 
 SHIPPED = Path(families.__file__).with_name("catalogue.json")
 THIS_YEAR = """qwen3.5 qwen3.5:4b qwen3.6 qwen3.6:27b qwen3.8 gemma4 gemma4:e2b glm-4.7 glm-4.7-flash glm-5 nemotron3
@@ -81,14 +81,14 @@ def test_sizes_are_shown_with_known_details():
 
 def test_newer_catalogue_in_the_home_is_used(home):
     assert "wool" not in all_families()
-    own_catalogue().write_text(json.dumps({**one(), "updated": "2099-01-01"}))
+    pulled_catalogue().write_text(json.dumps({**one(), "updated": "2099-01-01"}))
     assert list(all_families()) == ["wool"] and find_in_catalogue("wool").hub.repo == "org/repo"
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps(one(size=-1)), json.dumps({**one(), "updated": "2020-01-01"})])
 def test_damaged_or_older_catalogue_is_ignored(home, text):
-    own_catalogue().write_text(text)
-    os.utime(own_catalogue(), ns=(1, hash(text) % 10**9))
+    pulled_catalogue().write_text(text)
+    os.utime(pulled_catalogue(), ns=(1, hash(text) % 10**9))
     assert "qwen3.5" in all_families() and "wool" not in all_families()
 
 

@@ -11,7 +11,7 @@ from tests.store.test_hub import hub
 from woolly.cli.app import app
 from woolly.errors import StoreError
 from woolly.store import all_families
-from woolly.store.catalogue.families import own_catalogue
+from woolly.store.catalogue.families import pulled_catalogue
 from woolly.store.catalogue.update import find_catalogue, take_catalogue
 
 __all__ = ["hub"]
@@ -40,12 +40,12 @@ def test_without_a_digest_the_catalogue_is_shown_and_not_installed(served):
     address = served(LATER)
     result = pulled(address)
     assert result.exit_code == 0 and f"woolly pull --catalogue {address} --sha256 {DIGEST}" in result.stderr
-    assert "of 2099-01-01 with 1 family" in result.stderr and not own_catalogue().exists()
+    assert "of 2099-01-01 with 1 family" in result.stderr and not pulled_catalogue().exists()
 
 
 def test_with_the_right_digest_it_is_installed(served):
     result = pulled(served(LATER), "--sha256", DIGEST.upper())
-    assert (result.exit_code, result.stdout) == (0, f"{own_catalogue()}\n")
+    assert (result.exit_code, result.stdout) == (0, f"{pulled_catalogue()}\n")
     assert list(all_families()) == ["wool"]
 
 
@@ -56,7 +56,7 @@ def test_with_a_wrong_digest_the_current_one_stays(served):
     address = served(other)
     error = pulled(address, "--sha256", DIGEST).exception
     assert isinstance(error, StoreError) and str(error).endswith(f"not {DIGEST}; the current catalogue is unchanged")
-    assert own_catalogue().read_bytes() == LATER
+    assert pulled_catalogue().read_bytes() == LATER
     assert all_families()["wool"].tags["1b"].repo == "org/repo"
 
 
@@ -75,7 +75,7 @@ def test_with_a_wrong_digest_the_current_one_stays(served):
 def test_invalid_catalogue_is_not_installed(served, data, says):
     address = served(data)
     error = pulled(address, "--sha256", hashlib.sha256(data).hexdigest()).exception
-    assert isinstance(error, StoreError) and says in str(error) and not own_catalogue().exists()
+    assert isinstance(error, StoreError) and says in str(error) and not pulled_catalogue().exists()
 
 
 def test_official_catalogue_is_fetched_from_the_hub(served, hub, monkeypatch):

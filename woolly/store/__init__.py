@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from woolly.store.file_formats import is_companion
     from woolly.store.hub import HubName, quant_of
     from woolly.store.hub_download import hub_remotes
-    from woolly.store.inventory import find_stored, list_models, own_names, remove_model
+    from woolly.store.inventory import find_stored, list_models, pulled_names, remove_model
     from woolly.store.model_folder import models_folder
     from woolly.store.names import (
         CatalogueEntry,
@@ -74,7 +74,7 @@ __all__ = [
     "models_folder",
     "models_for",
     "open_url",
-    "own_names",
+    "pulled_names",
     "preset_files",
     "publisher_sampling",
     "pull",
@@ -101,7 +101,7 @@ __getattr__ = lazy_getattr(
         "model_folder": "models_folder",
         "hub": "HubName quant_of",
         "hub_download": "hub_remotes",
-        "inventory": "find_stored list_models own_names remove_model",
+        "inventory": "find_stored list_models pulled_names remove_model",
         "catalogue.families": "Catalogue Family Purpose Tag all_families models_for read_catalogue",
         "derived": "find_derived list_derived remove_derived write_derived",
         "names": "CatalogueEntry catalogue_names expand_home find_in_catalogue is_in_catalogue is_path is_url"

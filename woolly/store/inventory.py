@@ -26,7 +26,7 @@ _SIDE_FILES = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 
 def list_models() -> list[StoredModel]:
     """Return all models, Woolly's first. A file that several programs list is one model."""
-    found = list(own_models())
+    found = list(pulled_models())
     for others in (hub_models, ollama_models, lm_studio_models):
         with contextlib.suppress(OSError, RuntimeError):  # unreadable store, or no home folder
             found += others()
@@ -39,17 +39,17 @@ def list_models() -> list[StoredModel]:
     return list(by_file.values())
 
 
-def own_models() -> Iterator[StoredModel]:
-    """Yield the pulled models with the names from `own_names`."""
+def pulled_models() -> Iterator[StoredModel]:
+    """Yield the pulled models with the names from `pulled_names`."""
     folder = models_folder()
     for path in sorted(find_files(folder)):
         if not is_later_shard(path) and not is_companion(path.name):
-            name, *aliases = own_names(folder, path)
+            name, *aliases = pulled_names(folder, path)
             if found := describe(name, path, "woolly"):
                 yield replace(found, aliases=tuple(aliases))
 
 
-def own_names(folder: Path, path: Path) -> list[str]:
+def pulled_names(folder: Path, path: Path) -> list[str]:
     """Return the names of a file in a models folder, the displayed name first. Also used by the server.
 
     The displayed name is the catalogue name, `hf:org/repo/file.gguf` for other files of the hub, or the file name
@@ -111,7 +111,7 @@ def remove_model(name: str) -> StoredModel:
 def _projectors_left(path: Path) -> list[Path]:
     """Return the projectors that are no longer needed after the last model of their repository is removed."""
     folder = path.parent
-    others = [one for one in own_models() if one.path.parent == folder and one.path != path]
+    others = [one for one in pulled_models() if one.path.parent == folder and one.path != path]
     if others or not folder.is_relative_to(models_folder() / "hf"):
         return []
     return [one for one in folder.glob("*.gguf") if is_companion(one.name)]
@@ -121,7 +121,7 @@ def _own(name: str) -> StoredModel | None:
     """Return the model with this name, or None. Raise StoreError if the name is ambiguous."""
     model = find_wheel_model(name)
     wanted = {name.lower(), f"{name.lower()}.gguf"} | ({model.name} if model else set())
-    models = list(own_models())
+    models = list(pulled_models())
     meant = [own for own in models if name in (own.name, *own.aliases)] or [
         own for own in models if wanted & _names(own)
     ]

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from woolly.errors import StoreError
-from woolly.store.inventory import own_names
+from woolly.store.inventory import pulled_names
 from woolly.store.model_folder import models_folder
 
 PRESETS_FILE = "presets.toml"
@@ -48,7 +48,7 @@ def find_preset(model: Path, name: str | None = None) -> Preset | None:
     """
     if name == NO_PRESET:
         return None
-    wanted = own_names(model.parent, model) if name is None else [name]
+    wanted = pulled_names(model.parent, model) if name is None else [name]
     known: list[str] = []
     for file in preset_files(model):
         presets = read_presets(file)

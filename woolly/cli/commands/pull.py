@@ -17,7 +17,7 @@ from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import bytes_bar, print_status, stderr_console
 from woolly.errors import StoreError, UnsupportedError
-from woolly.store.catalogue.families import own_catalogue
+from woolly.store.catalogue.families import pulled_catalogue
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +79,7 @@ def _pull_catalogue(address: str | None, sha256: str | None) -> None:
         )
         return
     take_catalogue(found, sha256)
-    print(own_catalogue())
+    print(pulled_catalogue())
 
 
 def pull_with_progress(

@@ -16,7 +16,7 @@ from woolly.serving.accounts.account import is_model_allowed
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.model_info import ModelInfo, read_header, readable
 from woolly.serving.observability.logs import log
-from woolly.store import find_preset, is_companion, own_names, quant_of, resolve
+from woolly.store import find_preset, is_companion, pulled_names, quant_of, resolve
 from woolly.store.file_formats import find_files
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
@@ -166,7 +166,7 @@ class ModelCatalog:
             folder = self._folder
             repo, quant = "/".join(path.relative_to(hub).parts[:2]), quant_of(path.name)
             more = [f"{repo}:{quant}"] if quant else []  # llama-server's and Ollama's name for files of the hub
-        return list(dict.fromkeys((*given, *(readable(name) for name in (*own_names(folder, path), *more)))))
+        return list(dict.fromkeys((*given, *(readable(name) for name in (*pulled_names(folder, path), *more)))))
 
     def _aliases(self, name: str, path: Path) -> tuple[str, ...]:
         return tuple(other for other in self._names(path) if other != name)

@@ -90,7 +90,7 @@ def models_for(purpose: Purpose) -> list[str]:
     return [name for name, family in all_families().items() if family.purpose == purpose]
 
 
-def own_catalogue() -> Path:
+def pulled_catalogue() -> Path:
     """Return the path of the pulled catalogue, which may not exist."""
     return models_folder().parent / "catalogue.json"
 
@@ -99,7 +99,7 @@ def read_catalogue() -> Catalogue:
     """Return the pulled catalogue if it is valid and not older than the shipped one, else the shipped one."""
     shipped = _read(_SHIPPED, 0)
     with contextlib.suppress(OSError, StoreError):
-        own = own_catalogue()
+        own = pulled_catalogue()
         found = _read(own, own.stat().st_mtime_ns)
         return found if found.updated >= shipped.updated else shipped
     return shipped

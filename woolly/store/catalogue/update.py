@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 
 from woolly.errors import StoreError
-from woolly.store.catalogue.families import Catalogue, own_catalogue, parse_catalogue, read_catalogue
+from woolly.store.catalogue.families import Catalogue, parse_catalogue, pulled_catalogue, read_catalogue
 from woolly.store.download import HUB, Remote, open_url, unreachable
 from woolly.store.safe_files import atomic_write
 
@@ -61,7 +61,7 @@ def take_catalogue(found: FoundCatalogue, sha256: str) -> None:
             f"the catalogue at {found.url} has the SHA-256 {found.sha256}, not {sha256.lower()}; the current catalogue"
             " is unchanged"
         )
-    path = own_catalogue()
+    path = pulled_catalogue()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
