@@ -13,7 +13,7 @@ from typing import Any
 from woolly.cluster.launchers import ReplicaLauncher
 from woolly.cluster.pending_requests import PendingRequest
 from woolly.cluster.replica_state import ReplicaSlot, ReplicaState, difference
-from woolly.cluster.replies import Hello, read_figures, read_hello
+from woolly.cluster.replies import Hello, read_hello, read_metrics
 from woolly.cluster.routing import Router
 from woolly.cluster.serialization import PROTOCOL, read_error
 from woolly.errors import ModelError
@@ -224,7 +224,7 @@ class Fleet:
             if kind in ("step", "rows", "progress", "reasoning"):
                 self._advance(replica, message, now)
             elif kind == "pong":
-                replica.figures, theirs = read_figures(message)
+                replica.figures, theirs = read_metrics(message)
                 replica.clock = theirs - time.time()
             elif kind == "ready" and replica.state == "starting":
                 self._join(replica, read_hello(message, PROTOCOL), now)

@@ -136,7 +136,7 @@ def read_hello(message: WireMessage, protocol: int) -> Hello:
     return Hello(theirs, known, numbers["n_pages"], _number(fields.get("time")), about)
 
 
-def read_figures(message: WireMessage) -> tuple[dict[str, float], float]:
+def read_metrics(message: WireMessage) -> tuple[dict[str, float], float]:
     """Return the metrics of a pong, and the time of the replica's clock."""
     figures = message.fields.get("figures")
     _check(isinstance(figures, dict), "metrics")

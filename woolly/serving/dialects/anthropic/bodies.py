@@ -71,7 +71,7 @@ class CountBody(BaseModel):
         return self.thinking is not None and self.thinking.type != "disabled"
 
     @property
-    def schema_wanted(self) -> dict[str, Any] | None:
+    def answer_schema(self) -> dict[str, Any] | None:
         """JSON schema of the answer; None for plain text."""
         format = self.output_config.format if self.output_config is not None else None
         name = "output_config.format" if format is not None else "output_format"
@@ -92,7 +92,7 @@ class CountBody(BaseModel):
         if self.is_thinking and self.thinking is not None and self.thinking.budget_tokens is not None:
             params = replace(params, reasoning_budget=self.thinking.budget_tokens)
         talk = read_messages(self.system, self.messages if messages is None else messages)
-        schema = self.schema_wanted
+        schema = self.answer_schema
         choice = read_choice(self.tools or (), self.tool_choice)
         last = talk[-1]
         return ChatRequest(

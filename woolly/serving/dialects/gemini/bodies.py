@@ -82,7 +82,7 @@ class GenerationConfig(Camel):
             )
 
     @property
-    def schema_wanted(self) -> dict[str, Any] | None:
+    def answer_schema(self) -> dict[str, Any] | None:
         """JSON schema of the answer; None for plain text."""
         json = self.response_json_schema or self.internal_json_schema
         if json is not None and self.response_schema is not None:
@@ -162,7 +162,7 @@ class CountBody(Camel):
             )
         if not self.contents:
             raise invalid_param("contents", "missing; expected at least one message")
-        talk, schema = read_contents(self.system_instruction, self.contents), config.schema_wanted
+        talk, schema = read_contents(self.system_instruction, self.contents), config.answer_schema
         choice = read_choice(self.tools or (), self.tool_config)
         last = talk[-1]
         is_bound = schema is not None or choice.is_enforced or config.choices is not None

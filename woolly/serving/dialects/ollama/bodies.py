@@ -106,7 +106,7 @@ class AnswerBody(BaseModel):
             raise invalid_param("format", f"expected 'json' or a JSON schema, but got {self.format[:40]!r}")
 
     @property
-    def schema_wanted(self) -> dict[str, Any] | None:
+    def answer_schema(self) -> dict[str, Any] | None:
         """JSON schema of the answer; None for plain text."""
         if isinstance(self.format, str):
             return {"type": "object"} if self.format else None
@@ -118,7 +118,7 @@ class AnswerBody(BaseModel):
         return ChatRequest(
             tuple(talk),
             params,
-            schema=self.schema_wanted,
+            schema=self.answer_schema,
             reasoning=ReasoningOptions(effort),
             variables={"enable_thinking": False} if self.think is False else {},
             tell_schema=bool(self.tell_schema),
@@ -138,7 +138,7 @@ class ChatBody(AnswerBody):
         self.check()
         talk = [_message(message, i) for i, message in enumerate(self.messages)]
         choice = read_choice(self.tools, self.tool_choice, None)
-        last, is_bound = talk[-1], self.schema_wanted is not None or choice.is_enforced
+        last, is_bound = talk[-1], self.answer_schema is not None or choice.is_enforced
         begun = last.role == "assistant" and not last.calls and bool(last.content) and not is_bound
         return self.asked(talk, params, tools=choice, continue_final=begun)
 

@@ -78,7 +78,7 @@ async def _continue(
         started = time.monotonic()
         slot = await stack.enter_async_context(models.use(info))
         load_seconds = time.monotonic() - started
-        bound = params if body.schema_wanted is None else replace(params, json_schema=body.schema_wanted)
+        bound = params if body.answer_schema is None else replace(params, json_schema=body.answer_schema)
         layout = ChatFormat(body.prompt, bound, ToolChoice(), None, None, frozenset())
         before: tuple[int, ...] = ()
         gap: tuple[int, ...] = ()
