@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.repack import (
-    exact_halves,
+    exact_f16,
     mxfp4_rows,
     nvfp4_rows,
     q4_0_rows,
@@ -88,7 +88,7 @@ def _grouped(checkpoint: Checkpoint, make: Maker, ends: tuple[str, ...], config:
 
 
 def _halves(stored: StoredTensor) -> NDArray[np.float16]:
-    return exact_halves(Plain(stored).floats(), stored.name)
+    return exact_f16(Plain(stored).floats(), stored.name)
 
 
 def _width(name: str, columns: int, groups: int) -> None:

@@ -17,7 +17,7 @@ Integers = NDArray[Any]
 _BLOCK = 32
 
 
-def exact_halves(values: NDArray[np.float32], name: str) -> NDArray[np.float16]:
+def exact_f16(values: NDArray[np.float32], name: str) -> NDArray[np.float16]:
     """Convert to F16. Raise an UnsupportedError that names the tensor if a number is not exact in F16."""
     with np.errstate(over="ignore"):
         halves = values.astype(np.float16)

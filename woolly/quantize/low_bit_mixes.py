@@ -15,7 +15,7 @@ _THREE = ("IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M")
 
 
 @dataclass(frozen=True)
-class WeightPlace:
+class WeightPosition:
     """Position of a weight in the model."""
 
     name: str
@@ -28,7 +28,7 @@ class WeightPlace:
     is_embedding: bool  # True if the model has a separate output matrix
 
 
-def low_bit_type(mix: str, base: GGMLType, at: WeightPlace, has_imatrix: bool) -> GGMLType | None:
+def low_bit_type(mix: str, base: GGMLType, at: WeightPosition, has_imatrix: bool) -> GGMLType | None:
     """Return the type of a weight in a mix below three bits or with MXFP4 experts. Return None for other mixes."""
     if mix == "MXFP4_MOE":
         return GGMLType.MXFP4 if "_exps." in at.name else GGMLType.Q8_0
@@ -39,7 +39,7 @@ def low_bit_type(mix: str, base: GGMLType, at: WeightPlace, has_imatrix: bool) -
     return _three(mix, base, at, has_imatrix) if mix in _THREE else None
 
 
-def _two(mix: str, base: GGMLType, at: WeightPlace) -> GGMLType:
+def _two(mix: str, base: GGMLType, at: WeightPosition) -> GGMLType:
     is_larger = mix in ("IQ2_S", "IQ2_M")
     more = GGMLType.IQ3_S if is_larger else GGMLType.Q2_K
     if at.is_output:
@@ -59,7 +59,7 @@ def _two(mix: str, base: GGMLType, at: WeightPlace) -> GGMLType:
     return base
 
 
-def _three(mix: str, base: GGMLType, at: WeightPlace, has_imatrix: bool) -> GGMLType:
+def _three(mix: str, base: GGMLType, at: WeightPosition, has_imatrix: bool) -> GGMLType:
     if at.is_output:
         return GGMLType.Q5_K if mix == "IQ3_XXS" else GGMLType.Q6_K
     if at.is_embedding:

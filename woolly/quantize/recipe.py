@@ -16,7 +16,7 @@ import numpy as np
 from woolly.errors import RequestError
 from woolly.gguf import ModelDescription, Tensor
 from woolly.quant import GGMLType, can_dequantize
-from woolly.quantize.low_bit_mixes import NEEDS_IMATRIX, WeightPlace, low_bit_type
+from woolly.quantize.low_bit_mixes import NEEDS_IMATRIX, WeightPosition, low_bit_type
 from woolly.quantize.mixes import Mix
 
 # Fallback types for rows that are not a multiple of the first type's block size.
@@ -206,7 +206,7 @@ class _Rules:
         name, mix, base = tensor.name, self.mix.name, self.mix.type
         if base in _PLAIN:
             return base
-        place = WeightPlace(
+        place = WeightPosition(
             name,
             self._layer(name),
             self.n_layers,

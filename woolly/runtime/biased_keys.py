@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from woolly.plan.passes import center_keys, fuse_attention, keeps_biases
-from woolly.runtime.options import kept_as
+from woolly.runtime.options import kv_type_pair
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
@@ -20,7 +20,7 @@ log = logging.getLogger("woolly.runtime")
 
 def warn_of_biased_keys(plan: Plan, tensors: Mapping[str, Tensor], kv_type: str, *, centers: bool) -> None:
     """Warn once per file if its 4-bit keys keep their biases. `centers`: the backend removes them where it can."""
-    if kept_as(kv_type)[0] != "q4":
+    if kv_type_pair(kv_type)[0] != "q4":
         return
     stored = fuse_attention(plan)
     if keeps_biases(center_keys(stored) if centers else stored):

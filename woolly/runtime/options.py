@@ -100,7 +100,7 @@ def kv_types_of(gpu: str) -> tuple[str, ...]:
     return _ON_GPUS.get(gpu, _ALL)
 
 
-def kept_as(kv_type: str) -> tuple[str, str]:
+def kv_type_pair(kv_type: str) -> tuple[str, str]:
     """Return the types of K and V."""
     k, _, v = kv_type.partition("/")
     return k, v or k

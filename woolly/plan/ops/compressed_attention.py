@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _STATE = "state {entry}"
 
 
-def _kept_cost(plan: Plan, step: Step, load: Load) -> Cost:
+def _compressed_attention_cost(plan: Plan, step: Step, load: Load) -> Cost:
     """Return the cost: the latest rows and all visible blocks are read once per sequence.
 
     Each element has two products.
@@ -72,7 +72,7 @@ class CompressingOps(Recorder):
         attributes=("entry", "blocks", "head_dim", "scale", "window", "every"),
         reads=(_STATE, "state {blocks}"),
         part="attention",
-        cost=_kept_cost,
+        cost=_compressed_attention_cost,
     )
     def attend_compressed(
         self,

@@ -22,7 +22,7 @@ from woolly.runtime.biased_keys import warn_of_biased_keys
 from woolly.runtime.cpu.native_steps import NativeSteps
 from woolly.runtime.cpu.state import CpuState, check_heads
 from woolly.runtime.cpu.weights import PackedWeights
-from woolly.runtime.options import Options, kept_as
+from woolly.runtime.options import Options, kv_type_pair
 from woolly.runtime.program import About, CancelledRun, WeightStats, checked_range
 from woolly.runtime.rope_tables import RopeTables
 from woolly.runtime.weight_views import WeightViews, check_weights
@@ -76,7 +76,7 @@ class CpuProgram:
         self.plan = plan
         # With bidirectional attention nothing is cached between runs, so f32 needs little memory.
         self.kv_type = options.kv_type or ("f16" if plan.is_causal else "f32")
-        passes = fusions_for(kept_as(self.kv_type)[0]) if passes is None else passes
+        passes = fusions_for(kv_type_pair(self.kv_type)[0]) if passes is None else passes
         warn_of_biased_keys(plan, tensors, self.kv_type, centers=True)
         self.running_plan = fuse(plan, passes)
         level = kernel_level(options.level)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.plan.passes import Pass, fusions_for
-from woolly.runtime.options import kept_as
+from woolly.runtime.options import kv_type_pair
 
 if TYPE_CHECKING:
     from woolly.plan import Plan
@@ -64,4 +64,4 @@ class Kernels:
 
     def fusions(self, kv_type: str | None) -> tuple[Pass, ...]:
         """Fusion passes for plans with a KV cache of this type; None: the default type."""
-        return fusions_for(kept_as(kv_type)[0] if self.centers and kv_type is not None else "")
+        return fusions_for(kv_type_pair(kv_type)[0] if self.centers and kv_type is not None else "")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError, UnsupportedError
-from woolly.runtime.options import KV_TYPES, kept_as
+from woolly.runtime.options import KV_TYPES, kv_type_pair
 from woolly.runtime.state import PAGE_SIZE
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ ENTRY = np.dtype([("k", np.uint64), ("v", np.uint64), ("pages", np.uint64), ("wi
 
 def room(columns: int, kv_type: str) -> int:
     """Return the padded columns of a head in the cache."""
-    piece = max(16, *(KV_TYPES[part].block for part in kept_as(kv_type)))
+    piece = max(16, *(KV_TYPES[part].block for part in kv_type_pair(kv_type)))
     return -(-columns // piece) * piece
 
 
 def head_bytes(columns: int, kv_type: str, is_value: bool = False) -> int:
     """Return the bytes of one K or V head in a page."""
-    return int(PAGE_SIZE * room(columns, kv_type) * KV_TYPES[kept_as(kv_type)[is_value]].bits) // 8
+    return int(PAGE_SIZE * room(columns, kv_type) * KV_TYPES[kv_type_pair(kv_type)[is_value]].bits) // 8
 
 
 @dataclass(frozen=True)

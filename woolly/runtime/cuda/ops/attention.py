@@ -17,7 +17,7 @@ from woolly.runtime.gpu.device import Address, Argument
 from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.store_arguments import store_arguments
-from woolly.runtime.options import KV_TYPES, kept_as, kv_types_of
+from woolly.runtime.options import KV_TYPES, kv_type_pair, kv_types_of
 from woolly.runtime.reference.ops import distance_buckets
 
 # Maximum memory for partial results of split-KV blocks (256 positions), which a separate kernel merges.
@@ -163,7 +163,7 @@ def _attend(e: Emitter, step: Step) -> None:
 
 def _named(entry: Paged, kv_type: str) -> str:
     """Return the cache type in kernel names: only the type of K if V is a part of K."""
-    return kept_as(kv_type)[0] if entry.v_in_k else kv_type.replace("/", "_")
+    return kv_type_pair(kv_type)[0] if entry.v_in_k else kv_type.replace("/", "_")
 
 
 def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
@@ -171,7 +171,7 @@ def _attend_hadamard(e: Emitter, step: Step, name: str) -> None:
     stored = e.plan.paged[step.integer("entry")]
     heads = e.width(step.inputs[0]) // stored.k_dim
     k_room, v_room = (room(n, e.kv_type) for n in (stored.k_dim, stored.v_dim))
-    is_rotated = kept_as(e.kv_type)[0] == "q4"  # queries are rotated like keys
+    is_rotated = kv_type_pair(e.kv_type)[0] == "q4"  # queries are rotated like keys
     entry = replace(stored, k_dim=k_room if is_rotated else stored.k_dim, v_dim=v_room)
     part_bytes = 4 * (4 + v_room)
     n_partials = PARTIAL_BYTES // part_bytes

@@ -18,7 +18,7 @@ from woolly.runtime.gpu.device import Address, Argument, Number
 from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room
 from woolly.runtime.gpu.store_arguments import store_arguments
-from woolly.runtime.options import kept_as
+from woolly.runtime.options import kv_type_pair
 from woolly.runtime.reference.ops import distance_buckets
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.kernel_archive import open_archive
@@ -109,7 +109,7 @@ class _Cache:
     @staticmethod
     def of(e: Emitter, entry: Paged, has_chosen: bool = False) -> _Cache:
         """Select kernels of one type for K and V, or generic ones. Sparse attention needs generic kernels."""
-        k, v = kept_as(e.kv_type)
+        k, v = kv_type_pair(e.kv_type)
         if entry.v_in_k:
             v = k
         if has_chosen:

@@ -8,7 +8,7 @@ from woolly.runtime.gpu.batch_checks import MAX_CONTEXT
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.gpu.emitter import Emitter, GridRows
 from woolly.runtime.gpu.state import room
-from woolly.runtime.options import kept_as
+from woolly.runtime.options import kv_type_pair
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.attention import KINDS
 from woolly.runtime.vulkan.ops.linears import MAX_SPLIT_ROWS
@@ -32,7 +32,7 @@ def _index_topk(e: Emitter, step: Step) -> None:
         *(e.value(q), e.value(weights[0]) if weights else Address(0), e.value(step.output)),
         *(e.scratch("scores of an index", 4 * n_scores), n_scores),
     )
-    kind = KINDS.index(kept_as(e.kv_type)[0])
+    kind = KINDS.index(kv_type_pair(e.kv_type)[0])
     last = (
         *(step.integer("entry"), heads, head_dim, room(head_dim, e.kv_type), step.integer("n"), block),
         *(step.integer("local"), max(1, every), step.integer("whole"), e.width(step.output) // choices, kind, kind),

@@ -8,7 +8,7 @@ from woolly.errors import UnsupportedError
 from woolly.plan import Step, Weight
 from woolly.runtime.gpu.device import Address, Argument, Number
 from woolly.runtime.gpu.emitter import Emitter, GridRows
-from woolly.runtime.options import kept_as
+from woolly.runtime.options import kv_type_pair
 from woolly.runtime.vulkan.cooperative_matrix import TYPES as TILED_TYPES
 from woolly.runtime.vulkan.emitters import emits
 from woolly.runtime.vulkan.ops.rows import activation, elements, norm
@@ -123,7 +123,7 @@ def _leaves_bytes(step: Step, after: Step) -> bool:
 
 def is_plain_cache(kv_type: str) -> bool:
     """True if K and V have the same unrotated type (not q4), which fused small-batch kernels require."""
-    k, v = kept_as(kv_type)
+    k, v = kv_type_pair(kv_type)
     return k == v != "q4"
 
 
