@@ -94,7 +94,7 @@ class PrefixIndex:
         """Return True if a page is in the index."""
         return page in self._entries
 
-    def knows_state(self, slot: int) -> bool:
+    def is_snapshot(self, slot: int) -> bool:
         """Return True if a slot is a snapshot."""
         return slot in self._digests
 

@@ -56,7 +56,7 @@ class SlotPool:
         """Remove a user. A snapshot without users becomes idle."""
         self._users[slot] -= 1
         if self._users[slot] == 0:
-            if self._index.knows_state(slot):
+            if self._index.is_snapshot(slot):
                 self._idle[slot] = None
             else:
                 self._blank.append(slot)

@@ -29,7 +29,7 @@ from woolly.chat.tool_results import place_results
 from woolly.chat.tools.format import Format
 from woolly.chat.tools.markers import marker_ids, markers_of
 from woolly.chat.tools.parser import ToolParser
-from woolly.chat.tools.prompt import describe_tools, knows_tools
+from woolly.chat.tools.prompt import describe_tools, renders_tools
 from woolly.errors import RequestError
 from woolly.sampling.reasoning_budget import ReasoningMarkers
 
@@ -174,7 +174,7 @@ def _render(
         messages = fit_ids(messages, length)
     tools = escape_tools(request.tools.tools, tokenizer) if request.tools.mode != "none" else ()
     shown: list[Mapping[str, Any]] | None = None
-    if knows_tools(template.source):
+    if renders_tools(template.source):
         shown = [known.tool_to_template(tool) for tool in tools] or None
     else:
         messages = describe_tools(messages, tools, known.calls.example)

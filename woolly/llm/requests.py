@@ -13,7 +13,7 @@ from woolly.chat.compaction import compaction_request, max_summary_tokens, witho
 from woolly.chat.media import cannot_take
 from woolly.engine import EngineDriver, Request, RequestOptions
 from woolly.errors import RequestError, TemplateError
-from woolly.llm.media_tokens import audio_tokens, encode_layout, image_tokens
+from woolly.llm.media_tokens import audio_tokens, encode_chat, image_tokens
 from woolly.llm.options import ChatOptions, GenerateOptions
 from woolly.llm.presets import with_system
 from woolly.llm.prompts import (
@@ -235,7 +235,7 @@ class RequestMixin:
         """Return the tokens of a rendered conversation, with placeholders for images and audio."""
         if not layout.media or self.modalities is None:
             return self.tokenize_chat(layout.text)
-        ids = encode_layout(layout, self.modalities, self._encode)
+        ids = encode_chat(layout, self.modalities, self._encode)
         return [*self._missing_bos(ids), *ids]
 
     def _n_shared(self, layout: ChatFormat, ids: Sequence[int | Placeholder]) -> int:

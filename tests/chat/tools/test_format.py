@@ -4,7 +4,7 @@ import pytest
 
 from woolly.chat.message import read_messages
 from woolly.chat.tools.format import find_format
-from woolly.chat.tools.prompt import describe_tools, knows_tools
+from woolly.chat.tools.prompt import describe_tools, renders_tools
 from woolly.chat.tools.tool import Tool
 
 TEMPLATES = {
@@ -32,7 +32,7 @@ TEMPLATES = {
 @pytest.mark.parametrize(("name", "template"), TEMPLATES.items())
 def test_format_is_detected_from_the_template(name, template):
     assert find_format(template).name == name
-    assert knows_tools(template)
+    assert renders_tools(template)
 
 
 def described_tools(messages, tools):
@@ -45,7 +45,7 @@ def test_python_tag_belongs_to_llama_3():
 
 def test_tools_are_described_when_the_template_has_no_tools():
     tool = Tool("clock", "Tells the time", None)
-    assert not knows_tools("{% for message in messages %}{{ message.content }}{% endfor %}")
+    assert not renders_tools("{% for message in messages %}{{ message.content }}{% endfor %}")
     described = described_tools([{"role": "user", "content": "Hi"}], [tool])
     assert [message["role"] for message in described] == ["system", "user"]
     assert '"name": "clock"' in described[0]["content"]

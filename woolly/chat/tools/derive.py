@@ -16,7 +16,7 @@ from woolly.chat.tools.labeled_calls import Label, label_pattern
 from woolly.chat.tools.parser import ToolParser
 from woolly.chat.tools.payloads import CallSpan, Payloads, find_labels, find_objects, find_python, find_unquoted
 from woolly.chat.tools.probe import IDS, KEYS, NAMES, TEXT, TOOLS, TYPED, USER, VALUES, TemplateProbe, arguments_of
-from woolly.chat.tools.prompt import knows_tools
+from woolly.chat.tools.prompt import renders_tools
 from woolly.chat.tools.tool import Tool
 from woolly.chat.tools.unquoted_json import QUOTE
 
@@ -82,7 +82,7 @@ def _tail(probe: TemplateProbe, calls: list[tuple[str, Any]], one: str, said: st
 
 def find_probe(template: ChatTemplate) -> TemplateProbe:
     """Return the first form of messages with calls that the template shows."""
-    knows = knows_tools(template.source)
+    knows = renders_tools(template.source)
     forms = [TemplateProbe(template, knows, content, is_text) for content in ("", None) for is_text in (False, True)]
     call = [(NAMES[0], arguments_of(0))]
     shown = {probe: text for probe in forms if _shows(text := probe.answer(calls=call))}
@@ -114,7 +114,7 @@ def _id_length(probe: TemplateProbe, call: tuple[str, Mapping[str, Any]]) -> int
         {"role": "user", "content": USER},
         {"role": "assistant", "content": "", "tool_calls": [message]},
     ]
-    shown = probe.template.probe(given, TOOLS if probe.knows_tools else None, begins_answer=False)
+    shown = probe.template.probe(given, TOOLS if probe.renders_tools else None, begins_answer=False)
     return None if shown or probe.is_text else len(IDS[0])
 
 

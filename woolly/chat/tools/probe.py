@@ -57,7 +57,7 @@ class TemplateProbe:
     """A chat template, and the form in which it takes the calls of an assistant."""
 
     template: ChatTemplate
-    knows_tools: bool
+    renders_tools: bool
     content: Literal[""] | None = ""  # of a message that consists of calls
     is_text: bool = False  # arguments are JSON text, not an object
 
@@ -86,7 +86,7 @@ class TemplateProbe:
 
     def needs_full_tools(self) -> bool:
         """Return True if the template rejects tools without descriptions of arguments, which it otherwise shows."""
-        if not self.knows_tools:
+        if not self.renders_tools:
             return False
         parameters = {"type": "object", "properties": {"qkeyaq": {"type": "object"}, "qkeybq": {"type": "string"}}}
         bare = {"type": "function", "function": {"name": NAMES[0], "parameters": parameters}}
@@ -94,5 +94,5 @@ class TemplateProbe:
         return not self.template.probe(messages, [bare], begins_answer=True) and bool(self.prompt())
 
     def _show(self, messages: list[dict[str, Any]], *, begins_answer: bool) -> str:
-        tools = TOOLS if self.knows_tools else None
+        tools = TOOLS if self.renders_tools else None
         return self.template.probe([{"role": "user", "content": USER}, *messages], tools, begins_answer=begins_answer)

@@ -25,7 +25,7 @@ To call one, answer with nothing but a call in this form:
 {example}"""
 
 
-def knows_tools(template: str) -> bool:
+def renders_tools(template: str) -> bool:
     """Return True if a chat template's source reads the `tools` variable."""
     return re.search(r"\btools\b|(?:\{\{-?|[+~])\s*functions\b", template) is not None
 

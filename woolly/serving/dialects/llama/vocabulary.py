@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from woolly.chat import Message, ToolCall
-from woolly.chat.tools.prompt import knows_tools
+from woolly.chat.tools.prompt import renders_tools
 from woolly.errors import WoollyError
 from woolly.gguf import open_gguf
 from woolly.serving.errors import ApiError
@@ -84,7 +84,7 @@ def _caps(template: ChatTemplate) -> dict[str, bool]:
         "supports_string_content": template.takes_text,
         "supports_typed_content": template.takes_parts,
         "supports_system_role": template.takes("system", "user"),
-        "supports_tools": knows_tools(for_tools.source),
+        "supports_tools": renders_tools(for_tools.source),
         "supports_tool_calls": _shows_calls(for_tools, 1),
         "supports_parallel_tool_calls": _shows_calls(for_tools, 2),
         "supports_preserve_reasoning": "reasoning_content" in template.source,

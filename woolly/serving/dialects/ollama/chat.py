@@ -16,7 +16,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialect import ReplyContext, dialect_of
 from woolly.serving.dialects.fill_in import fill_in
 from woolly.serving.dialects.ollama.bodies import AnswerBody, ChatBody, GenerateBody
-from woolly.serving.dialects.ollama.context import lay_out_turn
+from woolly.serving.dialects.ollama.context import format_turn
 from woolly.serving.dialects.ollama.models import can_think
 from woolly.serving.dialects.ollama.names import find_model
 from woolly.serving.dialects.ollama.options import read_options
@@ -87,7 +87,7 @@ async def _continue(
             gap = tuple(fill_in(slot.model.tokenizer, body.prompt, body.suffix))
         try:
             if body.context:
-                layout, before = await lay_out_turn(generator, body.to_chat(params), body.context, slot)
+                layout, before = await format_turn(generator, body.to_chat(params), body.context, slot)
             generation = GenerationRequest(
                 layout.params,
                 gap or layout,

@@ -12,7 +12,7 @@ from woolly.serving.generation.generator import Generator
 from woolly.serving.model_manager.loaded_model import ModelSlot
 
 
-async def lay_out_turn(
+async def format_turn(
     generator: Generator, chat: ChatRequest, context: Sequence[int], slot: ModelSlot
 ) -> tuple[ChatFormat, tuple[int, ...]]:
     """Return the layout of the next turn only, and the token ids before it.
