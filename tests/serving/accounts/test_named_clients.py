@@ -137,7 +137,7 @@ def test_usage_is_shown_only_to_its_owner_and_admins(team, tmp_path):
     assert read_usage(tmp_path / "usage.db", ("key",))[0]["requests"] == 3
     client, _ = team()
     with client:
-        assert client.app.state.meter.ledger.of_today()["anna"].requests == 3
+        assert client.app.state.meter.ledger.usage_today()["anna"].requests == 3
 
 
 def test_request_with_many_prompts_counts_once(team):

@@ -44,7 +44,7 @@ def test_totals_are_kept_by_key_model_and_day(file):
     assert [(row["day"], row["model"], row["requests"]) for row in rows] == [("2024-10-05", "a", 2)]
     assert read_usage(file, (), until="2024-10-04")[0]["requests"] == 4
     assert read_usage(file, (), until="2024-10-03") == []
-    assert ledger.of_today() == {"anna": KeyUsage(2, 20, 8, 2), "ole": KeyUsage(2, 20, 8, 2)}
+    assert ledger.usage_today() == {"anna": KeyUsage(2, 20, 8, 2), "ole": KeyUsage(2, 20, 8, 2)}
 
 
 def test_usage_of_today_survives_a_restart(file):
@@ -57,7 +57,7 @@ def test_usage_of_today_survives_a_restart(file):
         {"key": "-", "requests": 1, "prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 0},
         {"key": "anna", "requests": 1, "prompt_tokens": 5, "cached_tokens": 1, "completion_tokens": 2},
     ]
-    assert UsageLedger(file).of_today()["anna"].tokens == 7
+    assert UsageLedger(file).usage_today()["anna"].tokens == 7
 
 
 def test_failed_write_is_retried(file, monkeypatch):

@@ -116,7 +116,7 @@ class UsageLedger:
         await self.flush()
         return await asyncio.to_thread(read_usage, self._path, by, **wanted)
 
-    def of_today(self) -> dict[str, KeyUsage]:
+    def usage_today(self) -> dict[str, KeyUsage]:
         """Return today's usage of each key."""
         rows = read_usage(self._path, ("key",), since=self.day)
         return {row["key"]: KeyUsage(*(row[name] for name in _SUMS)) for row in rows}

@@ -18,7 +18,7 @@ class UsageMeter:
         self.quotas = Quotas() if quotas is None else quotas
         self.ledger = ledger
         if ledger is not None:
-            for name, used in ledger.of_today().items():
+            for name, used in ledger.usage_today().items():
                 self.quotas.restore(name, used.requests, used.tokens)
 
     def check(self, account: Account | None) -> None:
