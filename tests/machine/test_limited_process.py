@@ -27,7 +27,7 @@ class Kernel:
 
         self.CreateJobObjectW = create
 
-    def SetInformationJobObject(self, job, kind, process_limits, size):  # noqa: N802
+    def SetInformationJobObject(self, job, kind, limits, size):  # noqa: N802
         assert (job.value, kind, size) == (0x1_0000_0008, 9, 144)  # as <winnt.h> has them
         found = process_limits._obj
         self.limits = {name: getattr(found, name) for name in ("flags", "process_time", "process_memory", "priority")}
@@ -60,7 +60,7 @@ def test_child_without_its_limits_stops(refuses):
 def test_macos_does_not_limit_the_address_space(system, names, monkeypatch):
     asked = []
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, process_limits: asked.append(kind))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(kind))
     monkeypatch.setattr(process_limits.os, "nice", lambda by: by)
     process_limits.limit_process(1 << 30, 5)
     assert set(asked) == {getattr(resource, f"RLIMIT_{name}") for name in names}

@@ -116,9 +116,9 @@ def test_full_gpu_has_no_bandwidth_and_caches_nothing(error):
         held.append(7)
         return 7
 
-    physical_device = SimpleNamespace(is_software=False, timestamp_bits=64)
+    physical = SimpleNamespace(is_software=False, timestamp_bits=64)
     device = SimpleNamespace(
-        physical_device=physical_device, memory=lambda: (8 << 30, 8 << 30), allocate=allocate, free=held.remove
+        physical=physical, memory=lambda: (8 << 30, 8 << 30), allocate=allocate, free=held.remove
     )
     assert find_bandwidth(device) is None and held == []
 
@@ -132,7 +132,7 @@ def test_driver_is_listed_with_its_arithmetic_workarounds(opened, monkeypatch):
 
 
 def test_cpu_driver_gives_one_warning(monkeypatch, caplog):
-    found = SimpleNamespace(physical_device=SimpleNamespace(is_software=True), name="llvmpipe (a test)")
+    found = SimpleNamespace(physical=SimpleNamespace(is_software=True), name="llvmpipe (a test)")
     monkeypatch.setattr("woolly.runtime.vulkan.device.open_device", lambda number: found)
     assert VulkanBackend().open() is VulkanBackend().open(1) is found
     (said,) = [record.getMessage() for record in caplog.records]
