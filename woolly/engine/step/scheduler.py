@@ -270,7 +270,7 @@ class Scheduler:
         idle = sum(self.pages.n_users(page) == 0 for page in found)
         return not self.running or needed + idle + len(self.running) <= self.pages.n_free
 
-    def _in_turn(self) -> list[Request]:
+    def _by_priority(self) -> list[Request]:
         if not self.waiting:
             return []
         return requests_in_turn(self.waiting, self.running, is_full=len(self.running) >= self._limit())
