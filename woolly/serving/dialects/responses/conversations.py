@@ -64,7 +64,7 @@ class ConversationStore:
         """Return the bytes of the stored values."""
         return self._kept.n_bytes
 
-    def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> KeptConversation:
+    def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> StoredConversation:
         """Create a conversation. Raises ApiError 400 if its items are invalid or too large."""
         id = f"conv_{secrets.token_hex(24)}"
         conversation = StoredConversation(owner, id, int(time.time()), dict(metadata))
@@ -73,7 +73,7 @@ class ConversationStore:
         self._add(conversation, items)
         return conversation
 
-    def get(self, owner: str, id: str) -> KeptConversation:
+    def get(self, owner: str, id: str) -> StoredConversation:
         """Return a conversation. Raises ApiError 404 if the owner has no such conversation."""
         found = self._kept.get(owner, id)
         if found is None:

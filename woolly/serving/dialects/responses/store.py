@@ -97,7 +97,7 @@ class ResponseStore:
         """Return True if a response is stored."""
         return id in self._kept
 
-    def ended(self, owner: str, id: str) -> Kept:
+    def ended(self, owner: str, id: str) -> StoredResponse:
         """Return a stored response with its input. Raises ApiError 404 if it does not exist."""
         kept = self._kept.get(owner, id)
         if kept is None:
