@@ -29,7 +29,7 @@ class Kernel:
 
     def SetInformationJobObject(self, job, kind, limits, size):  # noqa: N802
         assert (job.value, kind, size) == (0x1_0000_0008, 9, 144)  # as <winnt.h> has them
-        found = process_limits._obj
+        found = limits._obj
         self.limits = {name: getattr(found, name) for name in ("flags", "process_time", "process_memory", "priority")}
         return self.refuses != "set"
 

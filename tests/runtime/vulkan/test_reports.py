@@ -117,9 +117,7 @@ def test_full_gpu_has_no_bandwidth_and_caches_nothing(error):
         return 7
 
     physical = SimpleNamespace(is_software=False, timestamp_bits=64)
-    device = SimpleNamespace(
-        physical=physical, memory=lambda: (8 << 30, 8 << 30), allocate=allocate, free=held.remove
-    )
+    device = SimpleNamespace(physical=physical, memory=lambda: (8 << 30, 8 << 30), allocate=allocate, free=held.remove)
     assert find_bandwidth(device) is None and held == []
 
 
