@@ -47,7 +47,7 @@ class ReasoningBudget:
         self.forced: Sequence[int] = ()  # next tokens of the answer
         self._end_if_due()
 
-    def saw(self, token: int) -> None:
+    def observe(self, token: int) -> None:
         """Process the next token of the answer."""
         was_forced = bool(self.forced)
         if was_forced:

@@ -73,7 +73,7 @@ class DraftLength:
             return f"a guessed token was measured to cost {cost:.1f} steps"
         return f"about {self._share:.0%} of the guessed tokens were right"
 
-    def saw(self, n_drafted: int, n_accepted: int) -> None:
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
         """Update the acceptance rate. Tokens after the first rejected one carry no information."""
         if n_accepted and self._share < self._worth:  # otherwise drafts were accepted often enough but cost too much
             self._pause = self.RETRY

@@ -95,7 +95,7 @@ class Speculation:
         if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.settled()
 
-    def saw(self, request: Request, n_drafted: int, n_accepted: int) -> None:
+    def observe(self, request: Request, n_drafted: int, n_accepted: int) -> None:
         """Record the number of accepted tokens in a draft."""
         if n_drafted:
             request.n_drafted += n_drafted
