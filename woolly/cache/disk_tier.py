@@ -136,7 +136,7 @@ class DiskTier:
             rate = n_rows / seconds
             self._compute_rate += (rate - self._compute_rate) * (_PACE if self._compute_rate else 1.0)
 
-    def is_worth(self, n_bytes: int, n_tokens: int) -> bool:
+    def is_faster_than_recompute(self, n_bytes: int, n_tokens: int) -> bool:
         """Return True if reading is expected to be faster than computing.
 
         If a rate is unknown, compare nothing and read.
