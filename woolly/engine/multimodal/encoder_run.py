@@ -96,7 +96,7 @@ class EncoderRun:
             if left <= 0:
                 return None
 
-    def _go_on(self, work: float) -> tuple[Float32 | None, float]:
+    def _run_slice(self, work: float) -> tuple[Float32 | None, float]:
         """Run the steps that fit `work`, or part of a step; return the result and the work done."""
         stage, layouts = self._stages[self._stage], [own[self._stage] for own in self._layouts]
         program, n_rows = stage.program, sum(len(own.order) for own in layouts)

@@ -103,7 +103,7 @@ class Scheduler:
     @property
     def may_admit(self) -> bool:
         """True if a waiting request may be admitted."""
-        return bool(self._in_turn())
+        return bool(self._by_priority())
 
     def rows_for_drafts(self, scheduled: SchedulerOutput) -> int:
         """Return the free rows of a step; with recurrent state, running requests outside the step reserve rows."""
@@ -219,7 +219,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Start waiting requests while `max_running` and the free pages allow it."""
-        for request in self._in_turn():
+        for request in self._by_priority():
             limit = max(self._limit(), len(self.running))  # at the limit, a request must preempt another one
             if len(self.running) >= limit and request_to_displace(self.running, request) is None:
                 return
