@@ -101,7 +101,7 @@ def test_message_larger_than_socket_buffers_arrives():
 
 def test_wrong_token_is_rejected_on_both_sides():
     client, server = pair(theirs=b"another token", ours=TOKEN)
-    assert isinstance(client, RefusedConnection) and isinstance(server, RefusedConnection)
+    assert isinstance(client, RejectedConnection) and isinstance(server, RejectedConnection)
     assert "the peer has a different token" in str(client)
 
 
@@ -149,8 +149,8 @@ def test_changed_or_replayed_message_is_rejected():
 @pytest.mark.parametrize(
     ("head", "error", "sentence"),
     [
-        (b"GET / HTTP/1.1\r\n", RefusedConnection, "a different protocol"),
-        (struct.pack(">4sHxxQ", b"WLYS", 9, 32), RefusedConnection, "protocol version 9; expected 2"),
+        (b"GET / HTTP/1.1\r\n", RejectedConnection, "a different protocol"),
+        (struct.pack(">4sHxxQ", b"WLYS", 9, 32), RejectedConnection, "protocol version 9; expected 2"),
         (struct.pack(">4sHxxQ", b"WLYS", 2, 5), LostConnection, "does not follow the handshake"),
         (struct.pack(">4sHxxQ", b"WLYS", 2, 1 << 40), LostConnection, "1099511627776 bytes"),
     ],

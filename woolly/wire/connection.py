@@ -38,7 +38,7 @@ class LostConnection(ConnectionError):  # noqa: N818 - named after the state
     """The peer closed the connection, timed out, or sent a frame with a wrong HMAC."""
 
 
-class RefusedConnection(ConnectionError):  # noqa: N818 - named after the state
+class RejectedConnection(ConnectionError):  # noqa: N818 - named after the state
     """The peer has another token or version, so retrying does not help."""
 
 
@@ -148,7 +148,7 @@ class Connection:
         if not hmac.compare_digest(shown, wanted):
             if not is_client:
                 self._write(_SAYS_NO, _HANDSHAKE)
-            raise RefusedConnection("the peer has a different token")
+            raise RejectedConnection("the peer has a different token")
         if not is_client:
             self._write(ours, _HANDSHAKE)
         return nonces
@@ -193,9 +193,9 @@ def _keep_alive(sock: socket.socket, times: Mapping[str, int]) -> None:
 def _length(header: bytes | bytearray) -> int:
     magic, version, n_bytes = _HEADER.unpack(header)
     if magic != _MAGIC:
-        raise RefusedConnection("the peer uses a different protocol")
+        raise RejectedConnection("the peer uses a different protocol")
     if version != VERSION:
-        raise RefusedConnection(f"the peer uses protocol version {version}; expected {VERSION}")
+        raise RejectedConnection(f"the peer uses protocol version {version}; expected {VERSION}")
     if n_bytes > _MAX_MESSAGE_BYTES:
         raise LostConnection(f"the message has {n_bytes} bytes; the limit is {_MAX_MESSAGE_BYTES}")
     return int(n_bytes)
