@@ -89,7 +89,7 @@ class OutputProcessor:
             begin, end = end, end + span.n_outputs  # output rows of the span
             try:
                 is_deferred = self._settle_one(span, rows, begin, end)
-            except LostRows:  # recompute the span, without other requests
+            except OverwrittenRows:  # recompute the span, without other requests
                 request.n_computed, request.needs_full_logits, is_deferred = span.first, True, True
             except BaseException as error:
                 self._failed(request, error)
