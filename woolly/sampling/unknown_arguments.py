@@ -48,7 +48,7 @@ PEER_NAMES = {(ours, theirs) for ours, names in _NAMES.items() for theirs in nam
 _MAX_LISTED = 32
 
 
-def near_name(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the closest known name, or None if none is similar."""
     names = list(known)
     by_peers = next((ours for ours in names if (ours, name) in PEER_NAMES), None)
@@ -69,7 +69,7 @@ def check_keywords(call: str, given: Iterable[str], known: Collection[str]) -> N
         raise KeywordError(f"{call} got an unexpected argument {name[:40]!r}; {remedy}", field=name)
 
 
-def with_near_names(cls: Class) -> Class:
+def suggest_names(cls: Class) -> Class:
     """Class decorator: raise KeywordError with a suggestion for unknown constructor arguments."""
     init = cls.__init__  # type: ignore[misc]
     known = list(inspect.signature(init).parameters)[1:]
