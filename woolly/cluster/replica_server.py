@@ -44,7 +44,7 @@ class ReplicaServer:
         host, port = self._listener.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def leave_at_signals(self) -> None:
+    def drain_on_signals(self) -> None:
         """Make SIGTERM and Ctrl-C ask the front to move running requests; a second signal exits immediately."""
 
         def handle(number: int, frame: object) -> None:
