@@ -159,7 +159,7 @@ def test_incompatible_assistant_gives_a_one_line_error(folder, target):
         LLM(target, ctx=64, threads=1, speculation=far)
     few = Mock(draft=Mock(width=9, borrows=True), width=256)
     with open_gguf(head) as file, pytest.raises(ModelError, match="predicts 9 of 256 tokens, but has no d2t table"):
-        guessed_ids(file, few)
+        draft_token_map(file, few)
 
 
 def test_assistant_drafts_without_lookup(folder, target, monkeypatch):

@@ -33,7 +33,7 @@ class Opened(Protocol):
         """Engine; raises if the LLM was closed."""
 
 
-def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | os.PathLike[str] | None:
+def draft_source_of(speculation: str | os.PathLike[str] | Opened | None) -> str | os.PathLike[str] | None:
     """Return the name or file of the draft source.
 
     An open LLM is replaced by its file: two engines cannot share a program, because each run overwrites the logits of
@@ -45,7 +45,7 @@ def guess_source(speculation: str | os.PathLike[str] | Opened | None) -> str | o
     return speculation.path
 
 
-def own_draft(model: Path, speculation: object) -> tuple[bool | None, Path | None]:
+def embedded_draft(model: Path, speculation: object) -> tuple[bool | None, Path | None]:
     """Return `draft` and `draft_file` of `load_model`: whether to use an MTP block, and its separate file.
 
     `draft` is None if the block is optional. A block in the model file takes precedence over a separate file.

@@ -111,7 +111,7 @@ def describe_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | N
             other.close()
 
 
-def guessed_ids(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | None:
+def draft_token_map(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | None:
     """Return the model token of each draft token (`d2t`), or None if they are identical; ModelError for an invalid
     table.
     """
