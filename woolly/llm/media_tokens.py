@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from woolly.multimodal import Audio, AudioSettings, Image, Prompt, VisionSettings
 
 
-def encode_layout(layout: ChatFormat, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
+def encode_chat(layout: ChatFormat, modalities: Modalities, encode: Callable[[str], Sequence[int]]) -> Prompt:
     """Return the tokens of a conversation, with placeholders for its images and audio."""
     parts: list[str | multimodal.Placeholder] = []
     end = 0
