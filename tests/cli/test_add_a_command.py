@@ -36,7 +36,7 @@ def test_one_file_and_one_line_add_a_command(hello):
     for line, reported in {
         "helo": "did you mean hello?",
         "hello --time 3": "woolly hello has no option --time: did you mean --times?",
-        "hello -n x": "-n is 'x'; a whole number was expected",
+        "hello -n x": "-n is 'x'; expected an integer",
         "hello a b": "woolly hello has no use for 'b': woolly hello [OPTIONS] [NAME]",
     }.items():
         with pytest.raises(UsageError) as error:

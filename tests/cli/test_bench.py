@@ -153,7 +153,7 @@ def test_unknown_peak_is_omitted(tiny):
         (("-p", "0", "-n", "0"), "nothing to measure"),
         (("--batch", "1,0"), "-b is '1,0'"),
         (("--batch", "eight"), "-b is 'eight'"),
-        (("--batch", "1000"), "-b is 1000, but at most 512 sequences run at once"),
+        (("--batch", "1000"), "-b is 1000, but at most 512 sequences run concurrently"),
         (("--reps", "0"), "-r is 0"),
         (("-t", "0"), "-t is '0'"),
         (("-t", "1000000"), "-t is 1000000"),

@@ -143,15 +143,15 @@ def test_settings_accept_the_forms_people_type(chat, text, name, value):
         ("/set temperature", "a name and a value"),
         ("/set temperature hot", "temperature is 'hot'"),
         ("/load /no/such", "cannot be read"),
-        ("/save", "a file was expected"),
+        ("/save", "missing file name"),
         ("/regen", "there is no question"),
         ("/clear all", "takes nothing after it"),
-        ("/image", "an image was expected, for instance: /image photo.jpg"),
+        ("/image", "missing image, for instance: /image photo.jpg"),
         (
             "/image x.png",
             "does not support images: no projector (mmproj file) is open with it; choose a model that does",
         ),
-        ("/audio", "an audio file was expected, for instance: /audio talk.mp3"),
+        ("/audio", "missing audio file, for instance: /audio talk.mp3"),
         ("/audio x.wav", "does not support audio: no projector (mmproj file) for audio is next to it"),
     ],
 )

@@ -113,7 +113,7 @@ def test_documents_are_printed_best_first(folder):
     assert woolly("rerank", "-m", model, "food", *TEXTS[1:3], "-d", TEXTS[3], "-d", TEXTS[4]).splitlines() == printed
     best = json.loads(woolly("rerank", "-m", model, "food", "-d", "a", "-d", "b", "--top", "1", "--json"))
     assert len(best) == 1 and set(best[0]) == {"index", "score", "text"}
-    with pytest.raises(UsageError, match="a query was expected"):
+    with pytest.raises(UsageError, match="missing query"):
         woolly("rerank", model)
 
 

@@ -172,7 +172,7 @@ def test_first_run_announces_the_download(folder, model, monkeypatch):
     hub.repos["bartowski/Llama-3.2-1B-Instruct-GGUF"] = {"Llama-3.2-1B-Instruct-Q4_K_M.gguf": model.read_bytes()}
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     try:
-        for reported in ("woolly: llama3.2:1b is not here yet: downloading 1 MB\n", ""):
+        for reported in ("woolly: llama3.2:1b is not on this machine; downloading 1 MB\n", ""):
             result = CliRunner().invoke(app, ["run", "llama3.2:1b", "hi", "-n", "2"])
             assert (result.exit_code, result.stderr) == (0, reported)
         assert "granite" in woolly("show", "llama3.2:1b")
@@ -188,7 +188,7 @@ def test_repository_is_fetched_as_llama_cpp_does(folder, model, monkeypatch, fla
     hub.repos["org/wool-GGUF"] = {"wool-Q4_K_M.gguf": model.read_bytes(), "wool-Q8_0.gguf": b"GGUF" + bytes(99)}
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     try:
-        for reported in ("woolly: hf:org/wool-GGUF is not here yet: downloading 1 MB\n", ""):
+        for reported in ("woolly: hf:org/wool-GGUF is not on this machine; downloading 1 MB\n", ""):
             result = CliRunner().invoke(app, ["run", flag, "org/wool-GGUF", "hi", "-n", "2"])
             assert (result.exit_code, result.stderr) == (0, reported), result.output
         result = CliRunner().invoke(app, ["chat", flag, "org/wool-GGUF:q4_k_m", "-n", "2"], input="hi\n")

@@ -65,7 +65,7 @@ def test_file_as_stdin_goes_before_the_prompt(model, stdin, tmp_path):
 def test_dev_null_is_no_input(model, stdin):
     stdin(os.open(os.devnull, os.O_RDONLY))
     assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
-    with pytest.raises(RequestError, match="a prompt was expected after it"):
+    with pytest.raises(RequestError, match="missing prompt after it"):
         model_and_prompt([model], None, None)
 
 
@@ -91,7 +91,7 @@ def test_silent_open_pipe_does_not_block_the_prompt(model, stdin, monkeypatch, c
 def test_closed_stdin_is_no_input(model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert model_and_prompt([model, "ask"], None, None) == (model, "ask")
-    with pytest.raises(RequestError, match="a prompt was expected after it"):
+    with pytest.raises(RequestError, match="missing prompt after it"):
         model_and_prompt([model], None, None)
 
 

@@ -25,7 +25,7 @@ def test_pull_prints_the_path_on_stdout_and_one_line_on_stderr(store_pull, tmp_p
     result = CliRunner().invoke(pull, [])
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'smollm2.gguf'}\n"
-    assert result.stderr == "woolly: smollm2 is not here yet: downloading 98 MB\n"
+    assert result.stderr == "woolly: smollm2 is not on this machine; downloading 98 MB\n"
 
 
 def test_terminal_shows_the_bytes(store_pull, tmp_path):

@@ -49,19 +49,22 @@ def model(tmp_path_factory):
         ("run hello --stages A,B", "woolly run has no option --stages: `woolly serve` takes it"),
         ("list --top-k 3", "woolly list has no option --top-k: `woolly run` and `woolly chat` take it"),
         ("help fly", "there is no command 'fly'"),
-        ("run hello --rope-freq-scale 2", "woolly run does not take --rope-freq-scale 2: --rope-scale has its inverse"),
+        (
+            "run hello --rope-freq-scale 2",
+            "woolly run does not take --rope-freq-scale 2: use --rope-scale with the inverse",
+        ),
         ("embed hello -hf org/repo", "woolly embed does not take -hf org/repo: `woolly pull hf:org/repo:QUANT`"),
-        ("run hello -hf repo", "-hf is 'repo'; org/repo or org/repo:QUANT was expected"),
+        ("run hello -hf repo", "-hf is 'repo'; expected org/repo or org/repo:QUANT"),
         ("run hello -m x -hf org/repo", "two models are given, x and -hf org/repo: leave one of them out"),
         ("serve -m x -hf org/repo", "two models are given, x and -hf org/repo: leave one of them out"),
         ("chat x -hf org/repo", "two models are given, x and -m hf:org/repo: leave one of them out"),
         ("run hello -hff x.gguf", "`woolly pull hf:org/repo:QUANT` fetches a model"),
         ("run hello -cnv", "woolly run does not take -cnv: `woolly chat`"),
         ("run hello --ctx", "--ctx needs a value"),
-        ("run hello --top-k x", "--top-k is 'x'; a whole number was expected"),
+        ("run hello --top-k x", "--top-k is 'x'; expected an integer"),
         ("run hello --top-p x", "--top-p is 'x'; a number was expected"),
         ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but has no effect with --mirostat=0"),
-        ("run hello -n -5", "-n is -5; a whole number of at least 1, or -1 for no limit, was expected"),
+        ("run hello -n -5", "-n is -5; expected an integer of at least 1, or -1 for no limit"),
         ("run hello --json-schema {a:1}", "--json-schema is neither a file nor JSON: line 1, column 2"),
         ("run hello --mirostat 3", "--mirostat is 3; a whole number of at least 0 and at most 2"),
         ("run hello --samplers top_q", "--samplers has unknown sampler 'top_q'; expected"),
@@ -71,8 +74,8 @@ def model(tmp_path_factory):
         ("serve a.gguf -m b.gguf", "two models are given, a.gguf and -m b.gguf: leave one of them out"),
         ("serve a.gguf b.gguf", "woolly serve has no use for 'b.gguf': woolly serve [OPTIONS] [MODEL]"),
         ("run x --format json", "--json prints one JSON object"),
-        ("show", "a model was expected, the path of a GGUF file or a name of `woolly list`"),
-        ("bench", "a model was expected"),
+        ("show", "missing model, the path of a GGUF file or a name of `woolly list`"),
+        ("bench", "missing model"),
         ("run a/b c d", 'put the prompt in "quotes"'),
         ("run -m a -p b c", "the prompt is given twice, as 'c' and with -p"),
     ],
@@ -337,7 +340,7 @@ def test_suggested_commands_can_be_typed(model, monkeypatch):
         woolly("run", model, "hello", "--backend", "cuda")
     with pytest.raises(DeviceError, match=r"install one, or use --device cpu$"):
         woolly("run", model, "hello", "--device", "cuda")
-    expected = "-ngl is 9, but backend cpu has no GPU; leave it out, or use --backend cuda"
+    expected = "-ngl is 9, but backend cpu has no GPU; omit it, or use --backend cuda"
     with pytest.raises(UsageError, match=re.escape(expected)):
         woolly("run", model, "hello", "--backend", "cpu", "-ngl", 9)
     command = [sys.executable, "-m", "woolly", "serve", model, "--port", "0", "--backend", "cpu", "-ngl", "9"]

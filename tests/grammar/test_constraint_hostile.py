@@ -55,16 +55,16 @@ REFUSED = {
     "endless reference": ("json_schema", '{"allOf": [{"$ref": "#"}]}', "cannot be used"),
     "huge count": ("json_schema", '{"type": "string", "minLength": 99999999999}', "cannot be used"),
     "huge number": ("json_schema", '{"const": ' + "9" * 6000 + "}", "JSON schema"),
-    "patterns that meet": ("json_schema", joined("pattern", PATTERNS), "joins 26 patterns, formats and lengths"),
+    "patterns that meet": ("json_schema", joined("pattern", PATTERNS), "combines 26 patterns, formats and lengths"),
     "patterns that meet behind references": (
         "json_schema",
         referring(),
-        "joins 25 patterns",
+        "combines 25 patterns",
     ),
     "patterns that meet in options": (
         "json_schema",
         json.dumps({"allOf": [{"anyOf": [{"pattern": p}, {"type": "null"}]} for p in PATTERNS]}),
-        "joins 26 patterns",
+        "combines 26 patterns",
     ),
     "endless joints": (
         "json_schema",

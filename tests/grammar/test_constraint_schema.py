@@ -163,12 +163,12 @@ def test_property_names_and_values_are_not_mistaken_for_keywords():
         ({"$ref": "#/$defs/none"}, "refers to '#/$defs/none' at #, which is not there; put definitions into '$defs'"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported only if its options plainly"),
         ({"type": "string", "pattern": "(?!a)b"}, "look-around"),
-        ({"type": "object", "minProperties": 2}, "wants minProperties 2 at #"),
+        ({"type": "object", "minProperties": 2}, "has minProperties 2 at #"),
         ({"const": 9007199254740993}, "9007199254740993 in 'const' at #"),
         ({"enum": [[{"a": 12345678901234567890}]]}, "12345678901234567890 in 'enum' at #"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "cannot be used"),
         ({"type": "hat"}, "Invalid type: hat"),
-        ({"$schema": "http://json-schema.org/draft-03/schema#", "type": "any"}, "is of draft 3"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#", "type": "any"}, "draft 3 is not supported"),
         ({"$ref": "#"}, "no token of the vocabulary can come next"),
         (False, "must be an object, not false"),
         (3, "must be an object, not 3"),
@@ -254,7 +254,7 @@ def test_whitespace_is_bounded():
     assert accepts(indented.start(), b'{\n  "a": 1,\n  "b": [1, 2]\n}')
     assert not accepts(indented.start(), b'{\n\n\n"a": 1}')
     assert not accepts(indented.start(), b'{  "a": 1}')
-    assert "x-whitespace 3; compact or indented" in refusal(BYTES.compile, "json_schema", '{"x-whitespace": 3}')
+    assert "3; expected compact or indented" in refusal(BYTES.compile, "json_schema", '{"x-whitespace": 3}')
 
 
 def test_property_order_is_that_of_the_schema():

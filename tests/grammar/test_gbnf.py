@@ -111,7 +111,7 @@ def test_unreachable_rules_are_dropped():
         ("root ::= [z-a]", "line 1, column 11", "ends (U+0061) before it begins (U+007A)"),
         (r'root ::= "\q"', "line 1, column 11", r"\q is not an escape"),
         (r'root ::= "\x4"', "line 1, column 11", r"\x needs 2 hexadecimal digits"),
-        (r'root ::= "\U00110000"', "line 1, column 11", "past the last character"),
+        (r'root ::= "\U00110000"', "line 1, column 11", "beyond the last character"),
         (r'root ::= "\ud83d"', "line 1, column 11", "half of a character"),
         ('root ::= ("a"', "line 1, column 14", "expected ) for the group"),
         ('root ::= "a")', "line 1, column 13", "expected the end of the line but found ')'"),
@@ -142,7 +142,7 @@ def test_deep_and_exploding_rules_are_rejected():
     text = explosion.replace("[ab]", '"a"')
     assert "too large" in refusal(gbnf_to_lark, text)
     many = "root ::= r0\n" + "\n".join(f'r{i} ::= "a"' for i in range(3000))
-    assert "more than 1000 rules" in refusal(gbnf_to_lark, many)
+    assert "too many rules; the maximum is 1000" in refusal(gbnf_to_lark, many)
 
 
 def language(source: str, alphabet: str, most: int) -> tuple[list[str], list[str]]:

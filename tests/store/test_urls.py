@@ -55,7 +55,7 @@ def test_checksum_is_verified(site, tmp_path):
 def test_non_model_is_not_kept(site, tmp_path):
     with pytest.raises(StoreError, match="was removed because it is not a GGUF file"):
         pull(f"{site.url}/cdn/some/where/page.gguf")
-    with pytest.raises(StoreError, match="names no GGUF file"):
+    with pytest.raises(StoreError, match="is not the address of a GGUF file"):
         pull(f"{site.url}/cdn/some/where/page.html")
     with pytest.raises(StoreError, match=r"there is no http.*\(404"):
         pull(f"{site.url}/nothing.gguf")
@@ -84,7 +84,7 @@ def test_same_file_name_from_another_url_is_another_model(site, tmp_path):
     first, second = (f"{site.url}/cdn/{owner}/where/own.gguf" for owner in ("some", "other"))
     path = pull(first)
     for ask in (pull, resolve):
-        with pytest.raises(StoreError, match=rf"already exists, from {first}: `woolly rm own.gguf` before pulling"):
+        with pytest.raises(StoreError, match=rf"already exists, from {first}; run `woolly rm own.gguf` before"):
             ask(second)
     with pytest.raises(StoreError, match="already exists, from"):
         download.download(download.Remote(second, second), path, keep_source=True)  # as one that waited for the lock

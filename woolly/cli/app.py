@@ -22,39 +22,44 @@ from woolly.cli.terminal.progress import print_status
 from woolly.errors import WoollyError
 
 # Titles of the groups in --help, by their first command.
-_GROUPS = {"run": "Start here", "launch": "More with models", "why": "Look inside", "cluster": "Many machines"}
+_GROUPS = {
+    "run": "Start here",
+    "launch": "More with models",
+    "why": "Measure and inspect",
+    "cluster": "Several machines",
+}
 
 # The files of cli/commands that declare a command, and their lines in --help, which then imports none of them.
 COMMANDS = {
     "run": "Answer one prompt.",
-    "chat": "Talk with a model.",
-    "serve": "Answer over HTTP, as OpenAI's API does.",
-    "pull": "Fetch a model.",
+    "chat": "Chat with a model.",
+    "serve": "Start a server with OpenAI's API and others.",
+    "pull": "Download a model.",
     "list": "List the models on this machine.",
-    "show": "Show what is in a model, and whether it fits this machine.",
+    "show": "Show information about a model and its memory requirements.",
     "transcribe": "Transcribe audio files.",
-    "launch": "Start a coding agent with a model of this machine.",
+    "launch": "Start a coding agent with a local model.",
     "batch": "Answer a file of requests.",
     "embed": "Compute embeddings of texts.",
-    "rerank": "Rank documents by a query.",
-    "ps": "Ask a running server what it holds.",
-    "stop": "Ask a running server to unload models.",
-    "rm": "Remove models that were pulled.",
-    "cache": "List, check or remove pages of prompts on disk.",
-    "keys": "Add, list or remove named keys of a server.",
-    "usage": "Show what each key has used.",
-    "convert": "Write a checkpoint of the hub as a GGUF file.",
-    "quantize": "Write a model with fewer bits.",
-    "imatrix": "Find which columns of weights a text uses most.",
-    "export": "Write a model with LoRA adapters merged into it.",
+    "rerank": "Sort documents by relevance to a query.",
+    "ps": "Show the loaded models of a running server.",
+    "stop": "Unload models of a running server.",
+    "rm": "Remove pulled models.",
+    "cache": "List, check or remove cached prompts on disk.",
+    "keys": "Add, list or remove API keys of a server.",
+    "usage": "Show the usage of each API key.",
+    "convert": "Convert a checkpoint to a GGUF file.",
+    "quantize": "Quantize a model.",
+    "imatrix": "Compute an importance matrix for quantization.",
+    "export": "Merge LoRA adapters into a model.",
     "why": "Show where the time goes, and what would help.",
     "bench": "Measure how fast a model runs.",
-    "perplexity": "Measure how well a model predicts a text.",
-    "eval": "Measure how often a model answers right.",
+    "perplexity": "Measure the perplexity of a model on a text.",
+    "eval": "Evaluate a model on questions with known answers.",
     "plan": "Show the steps that compute a model.",
-    "tokenize": "Turn text into tokens, and back.",
-    "cluster": "Check replicas, or hold one for another machine.",
-    "stage": "Hold a part of a model that is larger than one machine.",
+    "tokenize": "Convert text to tokens and back.",
+    "cluster": "Check a cluster, or run a replica for another machine.",
+    "stage": "Run a part of a model that is larger than one machine.",
 }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def attach_text(chat: Chat, name: str) -> str:
     """Put the text of a file before the next message; return the text to show."""
     if not name:
-        raise RequestError("a file was expected, for instance: /read notes.txt")
+        raise RequestError("missing file name, for instance: /read notes.txt")
     chat.read_texts.append(read_text("/read", Path(name).expanduser()).removesuffix("\n"))
     return f"{name} goes before your next message ({plural(len(chat.read_texts[-1].splitlines()), 'line')})"
 
@@ -30,7 +30,7 @@ def attach_image(chat: Chat, name: str) -> str:
     from woolly.multimodal.video import is_video
 
     if not name:
-        raise RequestError("an image was expected, for instance: /image photo.jpg")
+        raise RequestError("missing image, for instance: /image photo.jpg")
     path = Path(name).expanduser().absolute()
     if is_pdf(path):
         return _pdf(chat, path)
@@ -79,11 +79,11 @@ def attach_audio(chat: Chat, name: str) -> str:
     from woolly.multimodal import read_audio
 
     if not name:
-        raise RequestError("an audio file was expected, for instance: /audio talk.mp3")
+        raise RequestError("missing audio file, for instance: /audio talk.mp3")
     if chat.llm.modalities is None or chat.llm.modalities.audio is None:
         raise RequestError(
             f"{chat.llm.path.name} does not support audio: no projector (mmproj file) for audio is next to it; choose"
-            " a model that does (`woolly run whisper:base --audio FILE` transcribes), or name a projector by --mmproj"
+            " a model that does (`woolly run whisper:base --audio FILE` transcribes), or pass a projector with --mmproj"
         )
     path = Path(name).expanduser().absolute()
     audio = read_audio(path)

@@ -303,7 +303,7 @@ def writing(llm: LLM) -> LLM:
         return llm
     name, verb = llm.path.stem, "embed" if result == "embeddings" else "rerank"
     llm.close()
-    raise RequestError(f"{name} computes {result} and cannot chat; use `woolly {verb}`")
+    raise RequestError(f"{name} returns {result} and cannot chat; use `woolly {verb}`")
 
 
 def _listed(asked: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ class Conversation:
         known = find_setting(name)
         if known is None:
             hint = closest(name.replace("-", "_"), {*setting_names(), *_OTHER_NAMES})
-            raise RequestError(f"there is no setting {name!r}: {hint or 'there are ' + ', '.join(setting_names())}")
+            raise RequestError(f"unknown setting {name!r}: {hint or 'expected one of ' + ', '.join(setting_names())}")
         name = known
         value: Any = text
         try:
@@ -100,7 +100,7 @@ class Conversation:
         if name == "stop":
             if value is not None and not isinstance(value, (str, list)):
                 raise RequestError(
-                    f"stop is {text}; a text or a list of texts was expected, such as {json.dumps(text)}"
+                    f"stop is {text}; expected a string or a list of strings, such as {json.dumps(text)}"
                 )
             value = (value,) if isinstance(value, str) else tuple(value or ())
         self.params = _changed(self.params, {name: value})
@@ -140,21 +140,21 @@ class Conversation:
         messages = data.get("messages") if isinstance(data, dict) else None
         if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
             raise RequestError(
-                f'{path} holds no conversation: expected {{"messages": [{{"role": ..., "content": ...}}]}}'
+                f'{path} is not a conversation; expected {{"messages": [{{"role": ..., "content": ...}}]}}'
             )
         messages = [{_OLD_KEYS.get(key, key): value for key, value in one.items()} for one in messages]
         settings, system = data.get("settings", {}), data.get("system")
         if not isinstance(settings, dict):
             raise RequestError(f'the settings in {path} are {_short(settings)}; expected {{"temperature": ...}}')
         if system is not None and not isinstance(system, str):
-            raise RequestError(f"the system prompt in {path} is {_short(system)}; a text was expected")
+            raise RequestError(f"the system prompt in {path} is {_short(system)}; expected a string")
         params = _changed(self.params, {k: v for k, v in settings.items() if k in setting_names()})
         forgotten = data.get("forgotten", 0)
         if type(forgotten) is not int or not 0 <= forgotten <= len(messages):
-            raise RequestError(f"forgotten in {path} is {_short(forgotten)}; a number of its messages was expected")
+            raise RequestError(f"forgotten in {path} is {_short(forgotten)}; expected a number of its messages")
         notes = data.get("notes", [])
         if not isinstance(notes, list) or not all(_is_note(note, forgotten) for note in notes):
-            raise RequestError(f"notes in {path} are {_short(notes)}; pairs of a number and a text were expected")
+            raise RequestError(f"notes in {path} are {_short(notes)}; expected pairs of a number and a string")
         if messages and messages[0]["role"] == "system":
             system = messages.pop(0)["content"]
             forgotten = max(0, forgotten - 1)
@@ -175,7 +175,7 @@ def _changed(params: SamplingParams, settings: dict[str, Any]) -> SamplingParams
     temperature = settings.get("temperature", 0)
     if isinstance(temperature, (int, float)) and temperature < 0:
         raise RequestError(
-            f"temperature is {temperature}; a number of at least 0 was expected, 0 for the likeliest token"
+            f"temperature is {temperature}; expected a number of at least 0 (0: always the likeliest token)"
         )
     try:
         return replace(params, **settings)

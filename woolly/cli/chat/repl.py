@@ -58,7 +58,7 @@ def run_repl(
     question = keyboard.answer if keyboard.is_terminal else None
     if mcp is not None and question is None and approve == "ask":
         raise RequestError(
-            "mcp_approve is ask, but standard input is not a terminal, so nobody can be asked: choose read-only or all",
+            "mcp_approve is ask, but standard input is not a terminal; choose read-only or all",
             field="mcp_approve",
         )
     tools = None if mcp is None else open_tools(mcp, approve, question)

@@ -49,10 +49,10 @@ def run_slash(chat: Chat, line: str) -> str | None:
     if name == "save!":
         name, argument = "save", f"{_OVER}{argument}"
     if name not in COMMANDS:
-        raise RequestError(f"there is no /{name}: {_meant(name, argument.strip()) or '/help lists the commands'}")
+        raise RequestError(f"unknown command /{name}: {_meant(name, argument.strip()) or '/help lists the commands'}")
     command = COMMANDS[name]
     if argument.strip() and not command.argument:
-        raise RequestError(f"/{name} takes nothing after it")
+        raise RequestError(f"/{name} takes no argument")
     return command.run(chat, argument.strip())
 
 
@@ -126,7 +126,7 @@ def _forget(chat: Chat, text: str) -> str:
     if not text.isdecimal() or not 1 <= int(text) <= n_turns:
         if n_turns == 0:
             raise RequestError("there is no turn to forget")
-        raise RequestError(f"a number of turns was expected, from 1 to {n_turns}, or auto or ask: /forget 1")
+        raise RequestError(f"expected a number of turns from 1 to {n_turns}, auto or ask: /forget 1")
     chat.forget(int(text))
     return f"{plural(int(text), 'turn')} forgotten, {chat.conversation.n_turns} left"
 
@@ -152,7 +152,7 @@ def _compact(chat: Chat, text: str) -> str | None:
         chat.measure()
         return f"the turns are sent again; {chat.meter}"
     if text:
-        raise RequestError("auto, ask, undo or nothing was expected: /compact undo")
+        raise RequestError("expected auto, ask, undo or no argument: /compact undo")
     chat.compact()
     return None
 
@@ -178,12 +178,12 @@ def _regen(chat: Chat, _: str) -> None:
 def _save(chat: Chat, name: str) -> str:
     force, name = name.startswith(_OVER), name.removeprefix(_OVER).strip()
     if not name:
-        raise RequestError("a file was expected, for instance: /save chat.json")
+        raise RequestError("missing file name, for instance: /save chat.json")
     path = Path(name)
     if not force and path != chat.file and path.expanduser().exists():
         reply = chat.question(f"{name} exists. Write over it? [y/N] ") if chat.question else ""
         if reply.lower() not in ("y", "yes"):
-            raise RequestError(f"{name} exists, and is left as it is; /save! {name} writes over it")
+            raise RequestError(f"{name} already exists; /save! {name} overwrites it")
     chat.conversation.save(path)
     chat.file = path
     return f"saved {plural(len(chat.conversation.messages), 'message')} to {name}"
@@ -191,7 +191,7 @@ def _save(chat: Chat, name: str) -> str:
 
 def _load(chat: Chat, name: str) -> str:
     if not name:
-        raise RequestError("a file was expected, for instance: /load chat.json")
+        raise RequestError("missing file name, for instance: /load chat.json")
     chat.conversation.load(Path(name))
     chat.file = Path(name)
     chat.forget(0)
@@ -204,9 +204,9 @@ def _edit(chat: Chat, text: str) -> None:
     try:
         written = click.edit(text, require_save=True)
     except click.ClickException as error:
-        raise RequestError(f"{error.message}: set EDITOR to an editor that is here") from None
+        raise RequestError(f"{error.message}; set EDITOR to an installed editor") from None
     if written is None or not written.strip():
-        raise RequestError("nothing was saved in the editor, so nothing is asked")
+        raise RequestError("nothing was saved in the editor, so no message is sent")
     chat.ask(written.strip("\n"))
 
 
@@ -230,11 +230,11 @@ def _lora(chat: Chat, text: str) -> str:
         try:
             scale = float(number)
         except ValueError:
-            raise RequestError(f"a number was expected as the scale, not {number!r}: /lora scale {name} 0.5") from None
+            raise RequestError(f"expected a number as the scale, not {number!r}: /lora scale {name} 0.5") from None
         scales: dict[str | int, float] = dict(chat.llm.adapter_scales.items())
         chat.llm.scale_adapters(scales | {name.strip(): scale})
     elif text:
-        raise RequestError("/lora add FILE, /lora scale NAME NUMBER or /lora remove NAME was expected")
+        raise RequestError("expected /lora add FILE, /lora scale NAME NUMBER or /lora remove NAME")
     lines = [f"{name}  {scale:g}" for name, scale in chat.llm.adapter_scales.items()]
     return "\n".join(lines) or "no adapters; /lora add FILE takes a LoRA file in GGUF"
 
@@ -245,7 +245,7 @@ def _show(chat: Chat, what: str) -> str:
     if what in ("parameters", "settings"):
         return _set(chat, "")
     if what not in ("", "info"):
-        raise RequestError(f"/show shows info, system or parameters, not {what!r}")
+        raise RequestError(f"unknown argument {what!r}; expected info, system or parameters")
     params = sum(math.prod(weight.shape) for weight in chat.llm.plan.weights.values())
     lines = [
         f"model         {chat.llm.path}",
@@ -264,7 +264,7 @@ def _set(chat: Chat, text: str) -> str:
     if text:
         name, _, value = text.replace("=", " ", 1).partition(" ")
         if not value.strip():
-            raise RequestError("a name and a value were expected, for instance: /set temperature 0.2")
+            raise RequestError("missing name or value, for instance: /set temperature 0.2")
         chat.conversation.set(name, value.strip())
     params = chat.conversation.params
     shown = {**{name: getattr(params, name) for name in _USUAL}, **changed_settings(params)}
@@ -284,7 +284,7 @@ def _stats(chat: Chat, _: str) -> str:
 
 def _tools(chat: Chat, _: str) -> str:
     if chat.tools is None:
-        raise RequestError("this chat has no tools; woolly chat --mcp mcp.json gives it those of MCP servers")
+        raise RequestError("this chat has no tools; woolly chat --mcp mcp.json adds tools of MCP servers")
     return chat.tools.shown
 
 

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     Argument("rows", "IN", "File of rows: .jsonl or .parquet.", required=True),
     Argument("output", "OUT", "File of answers: .jsonl or .parquet.", required=True),
     Option("--model -m", "A GGUF file or a model's name.", shown="the only one there is", complete=complete_model),
-    Option("--errors", "File of the rows that failed.", Path, shown="OUT with .errors before its ending"),
+    Option("--errors", "File for failed rows.", Path, shown="OUT with .errors before the suffix"),
     Option("--parallel -np", "Rows that run at once.", int, default=16),
-    Option("--ctx -c", "Tokens of prompt and answer of a row.", int, shown="the model's, as memory allows"),
-    Option("--max-tokens -n", "Most tokens of an answer whose row sets none.", int, shown="until the model stops"),
-    Option("--temp", "Temperature of rows that set none.", float, default=0.8),
+    Option("--ctx -c", "Context per row, in tokens.", int, shown="the model's, as memory allows"),
+    Option(
+        "--max-tokens -n", "Maximum tokens of an answer if the row does not set it.", int, shown="until the model stops"
+    ),
+    Option("--temp", "Temperature if the row does not set it.", float, default=0.8),
     THREADS,
     KV_TYPE,
     WEIGHT_MEMORY,

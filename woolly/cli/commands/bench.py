@@ -57,17 +57,17 @@ _BANDWIDTH_MEGABYTES = 1024
     ),
     Option(
         "--n-depth -d",
-        "Tokens that are in the cache before the clock starts.",
+        "Cached tokens before the measurement.",
         list,
         to="depth",
         default=("0",),
         metavar="LIST",
     ),
-    Option("--batch -b", "Sequences that generate at once.", list, default=("1",), metavar="LIST"),
+    Option("--batch -b", "Concurrent sequences.", list, default=("1",), metavar="LIST"),
     Option("--threads -t", "Threads.", list, shown="all physical cores", metavar="LIST"),
     Option(
         "--ubatch-size -ub",
-        "Most tokens of a prompt that are computed at once.",
+        "Maximum prompt tokens per step.",
         list,
         to="rows",
         shown="512, and 2048 on a GPU",
@@ -113,19 +113,19 @@ def bench(
 
     models = list(dict.fromkeys(one_model("bench", model, name) for name in named or (None,)))
     if as_json and output not in (None, "json"):
-        raise UsageError(f"--json is the same as -o json, but -o is {output!r}; leave out one of them")
+        raise UsageError(f"--json is the same as -o json, but -o is {output!r}; omit one of them")
     output = output or ("json" if as_json else "")
     if output not in ("", *FORMATS):
-        raise UsageError(f"-o is {output!r}; choose one of: {', '.join(FORMATS)}")
+        raise UsageError(f"-o is {output!r}; expected one of {', '.join(FORMATS)}")
     if profile and output == "csv":
-        raise UsageError("--profile has no place in csv; use -o md, table, json or jsonl")
+        raise UsageError("--profile is not supported in csv; use -o md, table, json or jsonl")
     if reps < 1:
         raise UsageError(f"-r is {reps}, but at least 1 repetition is needed")
     works = _works(numbers("-p", prompt, 0), numbers("-n", generate, 0), numbers("-d", depth, 0), batch)
     settings = _settings(threads, kv_type, rows, device, gpu_layers)
     most, least = max(work.n_sequences for work in works), min(options.rows() for options in settings)
     if most > least:
-        raise UsageError(f"-b is {most}, but at most {least} sequences run at once")
+        raise UsageError(f"-b is {most}, but at most {least} sequences run concurrently")
     stderr_console = Console(stderr=True)
     # Only drawn on reports: a spinner's thread would affect the measurement.
     line = Live(console=stderr_console, auto_refresh=False, transient=True) if stderr_console.is_terminal else None
@@ -158,7 +158,7 @@ def _works(prompts: list[int], generated: list[int], depths: list[int], batch: S
     if not works:
         raise UsageError("-p and -n are both 0, so there is nothing to measure")
     if sizes != [1] and not any(generated):
-        raise UsageError("-b is the number of sequences that generate at once, but -n is 0; leave -b out, or name -n")
+        raise UsageError("-b is the number of concurrent sequences, but -n is 0; omit -b, or set -n")
     return works
 
 
@@ -258,4 +258,4 @@ def _check_context(file: GGUFFile, plan: Plan, works: list[Workload]) -> None:
     limit = context_limit(file, plan)
     longest = max(work.last for work in works)
     if longest > limit:
-        raise UsageError(f"{longest} tokens were asked for, but this model's context holds {limit}")
+        raise UsageError(f"{longest} tokens were requested, but this model's context is {limit}")

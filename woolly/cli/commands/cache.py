@@ -31,10 +31,10 @@ _COUNTED = ("pages", "windows", "states", "pinned")
 @command(
     Argument("action", "ACTION", "list, verify, clear or pin.", shown="list"),
     Argument("file", "FILE", "For pin: a prompt as text, or a conversation as .json."),
-    Option("--model -m", "For pin: the model that reads it.", complete=complete_model),
-    Option("--size", "For pin: most that all pages may take.", default="20GB"),
-    Option("--folder", "Folder of the pages.", Path, shown="pages beside the models folder"),
-    Option("--pinned", "For clear: remove pinned pages too.", bool, default=False),
+    Option("--model -m", "For pin: the model.", complete=complete_model),
+    Option("--size", "For pin: maximum size of the cache.", default="20GB"),
+    Option("--folder", "Folder of the cache.", Path, shown="pages next to the models folder"),
+    Option("--pinned", "For clear: also remove pinned pages.", bool, default=False),
     AS_JSON,
 )
 def cache(
@@ -56,7 +56,7 @@ def cache(
 
     action = action or "list"
     if action not in _ACTIONS:
-        raise UsageError(f"the action is {action!r}; one of {', '.join(_ACTIONS)} was expected")
+        raise UsageError(f"unknown action {action!r}; expected one of {', '.join(_ACTIONS)}")
     if action != "pin" and file is not None:
         raise UsageError(f"{action} takes no file, but {file} is given")
     place = pages_folder(folder)
@@ -110,7 +110,7 @@ def _verify(files: Sequence[PageFile], as_json: bool) -> None:
     else:
         for entry in damaged:
             click.echo(f"{entry['path']}: {entry['fault']}; removed")
-        click.echo(f"{plural(len(files) - len(damaged), 'file')} of {len(files)} whole")
+        click.echo(f"{plural(len(files) - len(damaged), 'file')} of {len(files)} intact")
 
 
 def _clear(files: Sequence[PageFile], pinned: bool, as_json: bool) -> None:
@@ -128,7 +128,7 @@ def _clear(files: Sequence[PageFile], pinned: bool, as_json: bool) -> None:
 
 def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
     if file is None or model is None:
-        raise UsageError("pin takes a prompt and a model: woolly cache pin prompt.txt -m smollm2")
+        raise UsageError("pin needs a prompt and a model: woolly cache pin prompt.txt -m smollm2")
     from woolly.cache.page_folder import PageFolder
     from woolly.llm import LLM
     from woolly.llm.disk_cache import pages_name
@@ -137,7 +137,7 @@ def _pin(file: str | None, model: str | None, most: str, place: Path) -> None:
     text = read_text("FILE", Path(file))
     with LLM(model, cache_disk=most, cache_disk_folder=place) as llm:
         if not llm.engine.has_disk:
-            raise RequestError("this model's cache cannot be kept on disk")
+            raise RequestError("this model's cache cannot be stored on disk")
         request = _request(llm, file, text)
         llm.driver.complete([[request]])
         digests = request.digests_to(len(request.prompt) // PAGE_SIZE)

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     MAX_TOKENS,
     ENGINE,
     hub_option(),
-    Option("--plain", "Show answers as they are, not as Markdown.", bool, default=False),
+    Option("--plain", "Show answers as plain text instead of rendered Markdown.", bool, default=False),
     Option(
         "--history/--no-history",
-        "Remember what you type for the arrow keys of the next chat.",
+        "Save the input history for later chats.",
         bool,
         default=True,
         section=_TURNS,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     ),
     Option(
         "--compact",
-        "If the context is nearly full, let a note that the model writes stand for older turns.",
+        "If the context is nearly full, replace older turns by a summary.",
         bool,
         default=False,
         section=_TURNS,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     Option("--mcp", "File of MCP servers whose tools the model may call, with your approval.", Path, metavar="FILE"),
     Option(
         "--mcp-approve",
-        "Calls of tools that run without a question: ask (none), read-only (of tools that say so), all.",
+        "Tool calls that run without asking: ask (none), read-only (tools marked read-only), all.",
         default="ask",
         section=_TURNS,
     ),
@@ -102,7 +102,9 @@ def chat(
 
     params_of(None)  # reports usage errors before fetching a model
     if mcp_approve not in POLICIES:
-        raise RequestError(f"mcp_approve is {mcp_approve!r}; choose one of: {', '.join(POLICIES)}", field="mcp_approve")
+        raise RequestError(
+            f"mcp_approve is {mcp_approve!r}; expected one of {', '.join(POLICIES)}", field="mcp_approve"
+        )
     name = one_model("chat", model, hub_model(named, hf_repo), default_model())
     if hf_repo is not None:
         pulled(name)

@@ -20,12 +20,12 @@ _LISTEN = "127.0.0.1:7070"
 
 
 @command(
-    Argument("action", "check|replica", "What to do.", required=True),
+    Argument("action", "check|replica", "Action.", required=True),
     Option("--model -m", "For check: the model.", complete=complete_model),
-    Option("--replicas", "For check: processes on this machine.", int, shown="as `woolly serve` has it"),
+    Option("--replicas", "For check: processes on this machine.", int, shown="as for `woolly serve`"),
     Option("--join", "For check: replicas on other machines, HOST:PORT, separated by commas."),
-    Option("--cluster-secret-file", "File with the secret that replicas on other machines share.", Path),
-    Option("--listen", "For replica: where it waits for a front, HOST:PORT.", default=_LISTEN),
+    Option("--cluster-secret-file", "File with the secret shared with replicas on other machines.", Path),
+    Option("--listen", "For replica: address to listen at for the front end, HOST:PORT.", default=_LISTEN),
     AS_JSON,
 )
 def cluster(
@@ -45,7 +45,7 @@ def cluster(
     serve`, in woolly.toml and the environment.
     """
     if action not in _ACTIONS:
-        raise UsageError(f"the action is {action!r}; one of {', '.join(_ACTIONS)} was expected")
+        raise UsageError(f"unknown action {action!r}; expected one of {', '.join(_ACTIONS)}")
     from woolly.serving.settings.configuration import read_settings
 
     given: dict[str, Any] = {
@@ -79,8 +79,8 @@ def cluster(
 def _replica(secret: str | None, listen: str) -> None:
     if secret is None:
         raise RequestError(
-            "a replica that listens needs a text of at least 32 characters in --cluster-secret-file or"
-            " WOOLLY_CLUSTER_SECRET, the same as its front; without it anyone in the network could use it"
+            "a listening replica needs the secret of its front end, with at least 32 characters, in"
+            " --cluster-secret-file or WOOLLY_CLUSTER_SECRET"
         )
     from woolly.cluster.replica_server import ReplicaServer
     from woolly.serving.observability.logs import set_up_logs

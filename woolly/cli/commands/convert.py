@@ -36,27 +36,27 @@ _LIMIT = 1024  # threads
     ),
     Argument("target", "OUT", "The GGUF file to write.", Path, required=True),
     Argument(
-        "type_name", "TYPE", "Any type of `woolly quantize`, such as Q8_0 or Q4_K_M; without it, the checkpoint's own."
+        "type_name", "TYPE", "Any type of `woolly quantize`, such as Q8_0 or Q4_K_M; by default, the checkpoint's type."
     ),
     THREADS,
     Option(
         "--imatrix",
-        "With TYPE: spend the bits on columns that count, by a file of woolly imatrix or llama.cpp.",
+        "With TYPE: importance matrix from woolly imatrix or llama.cpp.",
         Path,
         to="imatrix_path",
         metavar="FILE",
     ),
-    Option("--lora", "FOLDER is a LoRA adapter as PEFT saves it: write a GGUF adapter.", bool, default=False),
-    Option("--base", "With --lora: the folder of the checkpoint that it was trained on.", Path, metavar="FOLDER"),
+    Option("--lora", "FOLDER is a LoRA adapter saved by PEFT: write a GGUF adapter.", bool, default=False),
+    Option("--base", "With --lora: folder of the checkpoint that it was trained on.", Path, metavar="FOLDER"),
     Option(
         "--ignore-setting",
-        "A setting of config.json that may be lost, for it does not change the logits; may be repeated.",
+        "Setting of config.json to drop, because it does not affect the logits; may be repeated.",
         list,
         to="ignored",
         metavar="NAME",
     ),
-    Option("--dry-run", "Only say what would be written.", bool, default=False),
-    Option("--force -f", "Write over a file that exists.", bool, default=False),
+    Option("--dry-run", "Show what would be written, but write nothing.", bool, default=False),
+    Option("--force -f", "Overwrite an existing file.", bool, default=False),
     AS_JSON,
 )
 def convert(
@@ -81,18 +81,18 @@ def convert(
     from woolly.quantize import find_mix, read_imatrix
 
     if threads is not None and not 1 <= threads <= _LIMIT:
-        raise UsageError(f"--threads is {threads}; from 1 to {_LIMIT} were expected")
+        raise UsageError(f"--threads is {threads}; expected 1 to {_LIMIT}")
     if type_name is not None:
         try:
             find_mix(type_name)
         except RequestError as error:
             raise error.with_message(str(error), UsageError) from None
     if imatrix_path is not None and (type_name is None or lora):
-        raise UsageError("--imatrix is of use with a type such as Q4_K_M only: give one, or leave it out")
+        raise UsageError("--imatrix needs a type such as Q4_K_M; add a type or omit --imatrix")
     if target.is_dir():
-        raise RequestError(f"{target} is a folder: give the name of the file to write in it")
+        raise RequestError(f"{target} is a folder; expected the name of a file")
     if target.exists() and not force and not dry_run:
-        raise RequestError(f"{target} exists already: give another name, or --force to write over it")
+        raise RequestError(f"{target} already exists; choose another name, or add --force to overwrite it")
     if lora:
         facts = _convert_lora(Path(source), base, target, type_name, dry_run=dry_run)
         if as_json:
@@ -102,7 +102,7 @@ def convert(
             stdout_console().print(f"{target}  {what}", soft_wrap=True)
         return
     if base is not None:
-        raise UsageError("--base goes with --lora alone")
+        raise UsageError("--base needs --lora")
     imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
     folder, about = _folder(source)
     plan = plan_conversion(open_checkpoint(folder), about, ignored=ignored or ())
@@ -124,7 +124,7 @@ def _convert_lora(
     if base is None:
         raise UsageError("--lora needs --base, the folder of the checkpoint that the adapter was trained on")
     if type_name is not None:
-        raise UsageError(f"an adapter is written in F32, so {type_name} cannot go with --lora")
+        raise UsageError(f"adapters are written in F32, so {type_name} cannot be used with --lora")
     n = convert_lora(folder, base, target, dry_run=dry_run)
     return {"path": str(target), "type": "F32", "tensors": n}
 
@@ -138,7 +138,7 @@ def _folder(source: str) -> tuple[Path, dict[str, Any]]:
     # Unlike a path such as ./model, a repository's name does not begin with a dot.
     if not re.fullmatch(r"(hf:)?\w[\w.-]*/\w[\w.-]*", source, re.IGNORECASE):
         raise RequestError(
-            f"there is no folder {source}; expected one with config.json and safetensors files, or the name of a"
+            f"no folder {source}; expected a folder with config.json and safetensors files, or the name of a"
             " repository, org/repo"
         )
     from woolly.store.hub_download import pull_checkpoint

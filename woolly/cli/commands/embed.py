@@ -28,15 +28,15 @@ _BLOCK = 256  # texts per block: an interrupted run loses at most one; large eno
     Option("--key", "Key of the text in the objects of a .jsonl file.", default="text"),
     Option(
         "--output -o",
-        "File that ends in .npy, .jsonl or .parquet; if the command is ended, the same command resumes it.",
+        "File with suffix .npy, .jsonl or .parquet. An interrupted run resumes with the same command.",
         Path,
         shown="lines of JSON on standard output",
     ),
-    Option("--dimensions", "Keep the first N numbers of each vector.", int, shown="all"),
-    Option("--pooling", "How rows of a text become one: mean, cls or last.", shown="as the file says"),
-    Option("--normalize/--no-normalize", "Normalized embeddings.", bool, default=True),
-    Option("--truncate", "Cut texts that are too long; by default they are refused.", bool, default=False),
-    Option("--ctx -c", "Most tokens of a text.", int, shown="the model's, at most 8192"),
+    Option("--dimensions", "Keep the first N numbers of each embedding.", int, shown="all"),
+    Option("--pooling", "Pooling of token rows: mean, cls or last.", shown="set by the file"),
+    Option("--normalize/--no-normalize", "Normalize embeddings.", bool, default=True),
+    Option("--truncate", "Truncate texts that are too long; by default they are an error.", bool, default=False),
+    Option("--ctx -c", "Maximum tokens of a text.", int, shown="the model's, at most 8192"),
     THREADS,
     BACKEND,
     DEVICE,
@@ -64,13 +64,13 @@ def embed(
         check_format(output)
     if file is not None:
         if text is not None:
-            raise UsageError(f"{text[:40]!r} and --file {file} are given; leave one of them out")
+            raise UsageError(f"{text[:40]!r} and --file {file} are both given; omit one of them")
         name, texts = one_model("embed", model, named), read_texts("--file", file, key)
     else:
-        name, given = model_and_text("embed", model, text, named, 'a text was expected: woolly embed MODEL "wool"')
+        name, given = model_and_text("embed", model, text, named, 'missing text: woolly embed MODEL "wool"')
         texts = read_texts("-", None, key) if given == "-" else [given]
     if not texts:
-        raise UsageError("there are no texts; one per line was expected")
+        raise UsageError("there are no texts; expected one per line")
     from woolly.llm import LLM
 
     options = {"dimensions": dimensions, "pooling": pooling, "normalize": normalize, "truncate": truncate}

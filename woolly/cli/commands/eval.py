@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     Argument(
         "questions",
         "FILE",
-        "Rows of JSON lines: question, choices and answer, or prompt and answer; - for those piped in.",
+        "Rows of JSON lines: question, choices and answer, or prompt and answer; - for standard input.",
     ),
     NAMED,
     Option(
         "--against",
-        "Compare with this model on the same rows: McNemar's test and a bootstrap range of the difference.",
+        "Compare with this model on the same rows: McNemar's test and a bootstrap interval.",
         metavar="OTHER",
         complete=complete_model,
     ),
-    Option("--max-tokens -n", "Most tokens of an answer that is generated.", int, default=256),
+    Option("--max-tokens -n", "Maximum tokens of a generated answer.", int, default=256),
     Option("--limit", "Only the first rows of the file.", int, shown="all", metavar="N"),
     Option(
         "--output -o",
-        "Folder of the results, a line for each row; the same command goes on from there.",
+        "Folder of the results, one line per row. An interrupted run resumes with the same command.",
         Path,
         shown="FILE.results",
         to="folder",
@@ -76,7 +76,7 @@ def eval(
     model, questions = model_and_text("eval", model, questions, named, example)
     for name, value in (("max_tokens", max_tokens), ("limit", limit)):
         if value is not None and value < 1:
-            raise RequestError(f"{name} is {value}; at least 1 was expected", field=name)
+            raise RequestError(f"{name} is {value}; expected at least 1", field=name)
     is_piped = questions == "-"
     path = Path("piped" if is_piped else questions)
     rows = rows_of(read_utf8("-"), "standard input") if is_piped else read_rows(path)
@@ -113,7 +113,7 @@ def _run(name: str, rows: list[Row], folder: Path, max_tokens: int, options: dic
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f"{folder} cannot be made ({error.strerror or error}): name another folder") from None
+        raise RequestError(f"{folder} cannot be created ({error.strerror or error}); choose another folder") from None
     with LLM(path, **options) as llm, steps_bar(path.stem, "rows") as report:
         of = f"{digest_of([path])[:16]} max_tokens={max_tokens}"
         return run_rows(llm, rows, folder / f"{path.stem}-{of[:8]}.jsonl", of, max_tokens, report)

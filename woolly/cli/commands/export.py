@@ -18,10 +18,10 @@ from woolly.store import resolve
 @command(
     Argument("model", "MODEL", "A GGUF file or a model's name.", required=True),
     Argument("target", "OUT", "The file to write.", Path, required=True),
-    Option("--lora", "A GGUF adapter to merge; may be repeated.", list, metavar="FILE"),
-    Option("--lora-scaled", "An adapter and how much of it to merge; may be repeated.", list, metavar="FILE:SCALE"),
+    Option("--lora", "GGUF adapter to merge; may be repeated.", list, metavar="FILE"),
+    Option("--lora-scaled", "GGUF adapter with its scale; may be repeated.", list, metavar="FILE:SCALE"),
     THREADS,
-    Option("--force -f", "Write over a file that exists.", bool, default=False),
+    Option("--force -f", "Overwrite an existing file.", bool, default=False),
 )
 def export(
     model: str,
@@ -41,18 +41,18 @@ def export(
     from woolly.machine.cores import default_threads
 
     if threads is not None and not 1 <= threads <= 1024:
-        raise UsageError(f"--threads is {threads}; from 1 to 1024 were expected")
+        raise UsageError(f"--threads is {threads}; expected 1 to 1024")
     wanted = [(path, 1.0) for path in lora] + [scaled_file(text) for text in lora_scaled]
     if not wanted:
-        raise UsageError("nothing to merge: give --lora FILE")
+        raise UsageError("nothing to merge; add --lora FILE")
     if target.is_dir():
-        raise RequestError(f"{target} is a folder: give the name of the file to write in it")
+        raise RequestError(f"{target} is a folder; expected the name of a file")
     if target.exists() and not force:
-        raise RequestError(f"{target} exists already: give another name, or --force to write over it")
+        raise RequestError(f"{target} already exists; choose another name, or add --force to overwrite it")
     with ExitStack() as open_files:
         file = open_files.enter_context(open_gguf(resolve(model)))
         if target.exists() and any(target.samefile(path) for path in file.paths):
-            raise RequestError(f"{target} is the file that is read: give another name for the one that is written")
+            raise RequestError(f"{target} is the source file; choose another name for the output")
         adapters = [(open_files.enter_context(open_gguf(resolve(path))), scale) for path, scale in wanted]
         n = merge_lora(file, adapters, target, threads=threads or default_threads())
     stdout_console().print(

@@ -22,11 +22,11 @@ from woolly.errors import RequestError
     Argument("text", "FILE", "A text file in UTF-8.", shown="standard input, as with -"),
     NAMED,
     Option("--output -o", "The file to write.", Path, shown="imatrix.gguf", to="target", metavar="OUT"),
-    Option("--ctx -c", "Tokens of a window.", int, default=512),
-    Option("--chunks -n", "Most windows of the text.", int, shown="all"),
-    Option("--process-output", "Also look at output.weight.", bool, default=False),
+    Option("--ctx -c", "Tokens per window.", int, default=512),
+    Option("--chunks -n", "Maximum windows of the text.", int, shown="all"),
+    Option("--process-output", "Include output.weight.", bool, default=False),
     THREADS,
-    Option("--force -f", "Write over a file that exists.", bool, default=False),
+    Option("--force -f", "Overwrite an existing file.", bool, default=False),
     AS_JSON,
 )
 def imatrix(
@@ -45,14 +45,14 @@ def imatrix(
     from woolly.measure.collect_imatrix import collect_importance
     from woolly.quantize import write_imatrix
 
-    model, text = model_and_text("imatrix", model, text, named, "a text was expected: woolly imatrix smollm2 text.txt")
+    model, text = model_and_text("imatrix", model, text, named, "missing text: woolly imatrix smollm2 text.txt")
     target = target or Path("imatrix.gguf")
     if target.is_dir():
-        raise RequestError(f"{target} is a folder: give the name of the file to write in it")
+        raise RequestError(f"{target} is a folder; expected the name of a file")
     if target.exists() and not force:
-        raise RequestError(f"{target} exists already: give another name, or --force to write over it")
+        raise RequestError(f"{target} already exists; choose another name, or add --force to overwrite it")
     if chunks is not None and chunks < 1:
-        raise RequestError(f"chunks is {chunks}; at least 1 was expected", field="chunks")
+        raise RequestError(f"chunks is {chunks}; expected at least 1", field="chunks")
     content = read_utf8(text)
     start = time.perf_counter()
     with steps_bar("observing", "windows") as report:

@@ -22,12 +22,12 @@ _ACTIONS = ("list", "add", "remove")
 @command(
     Argument("action", "ACTION", "list, add or remove.", shown="list"),
     Argument("name", "NAME", "For add and remove: the name of a key."),
-    Option("--keys-file", "File of the keys.", Path, shown="WOOLLY_KEYS_FILE, or keys.toml beside the models folder"),
+    Option("--keys-file", "File of API keys.", Path, shown="WOOLLY_KEYS_FILE, or keys.toml next to the models folder"),
     Option("--admin", "The key may load and unload models, and sees everyone's usage.", bool, default=False),
-    Option("--requests-per-minute", "Most requests of a minute.", int, metavar="N"),
-    Option("--requests-per-day", "Most requests of a day.", int, metavar="N"),
-    Option("--tokens-per-minute", "Most tokens of a minute, prompts and answers together.", int, metavar="N"),
-    Option("--tokens-per-day", "Most tokens of a day.", int, metavar="N"),
+    Option("--requests-per-minute", "Maximum requests per minute.", int, metavar="N"),
+    Option("--requests-per-day", "Maximum requests per day.", int, metavar="N"),
+    Option("--tokens-per-minute", "Maximum tokens per minute, prompts and answers.", int, metavar="N"),
+    Option("--tokens-per-day", "Maximum tokens per day.", int, metavar="N"),
     Option("--models", "Models that the key may use, with * and ?, separated by commas.", shown="all"),
     AS_JSON,
 )
@@ -52,7 +52,7 @@ def keys(
 
     action = action or "list"
     if action not in _ACTIONS:
-        raise UsageError(f"the action is {action!r}; one of {', '.join(_ACTIONS)} was expected")
+        raise UsageError(f"unknown action {action!r}; expected one of {', '.join(_ACTIONS)}")
     given = os.environ.get("WOOLLY_KEYS_FILE")
     file = keys_file or (Path(given) if given else default_file())
     if action == "list":
@@ -61,7 +61,7 @@ def keys(
         _list(file, as_json)
         return
     if name is None:
-        raise UsageError(f"{action} takes the name of a key: woolly keys {action} anna")
+        raise UsageError(f"{action} needs the name of a key: woolly keys {action} anna")
     if action == "remove":
         from woolly.serving.accounts.keys_file import remove_key
 

@@ -52,16 +52,16 @@ _SMALL = 3_000_000_000  # smaller models seldom call tools well
         complete=complete_fetched,
         shown=f"the loaded one, else {DEFAULT_MODEL}",
     ),
-    Option("--ctx -c", "Tokens of context, if a server is started.", int, shown=f"the model's, at most {_CTX}"),
+    Option("--ctx -c", "Context in tokens, if a server is started.", int, shown=f"the model's, at most {_CTX}"),
     Option(
         "--cache-disk",
-        "Most that pages of prompts may take on disk, if a server is started; none keeps none.",
+        "Maximum size of the prompt cache on disk, if a server is started; none: no cache.",
         shown=_CACHE_DISK,
     ),
     URL,
     API_KEY,
     API_KEY_FILE,
-    Option("--dry-run --print", "Print what would be set and run, and start nothing.", bool, default=False),
+    Option("--dry-run --print", "Print the settings and the command, but start nothing.", bool, default=False),
 )
 def launch(
     words: tuple[str, ...],
@@ -104,10 +104,10 @@ def launch(
 
 def _find(words: tuple[str, ...]) -> Agent:
     if not words:
-        raise UsageError(f"name an agent: {', '.join(AGENTS)}")
+        raise UsageError(f"missing agent; expected one of {', '.join(AGENTS)}")
     if words[0] not in AGENTS:
         raise UsageError(
-            f"there is no agent {words[0]!r}: {closest(words[0], AGENTS) or 'there are ' + ', '.join(AGENTS)}"
+            f"unknown agent {words[0]!r}: {closest(words[0], AGENTS) or 'expected one of ' + ', '.join(AGENTS)}"
         )
     return AGENTS[words[0]]
 
@@ -128,10 +128,13 @@ def _endpoint(
 
     if is_running(url, key):
         if ctx is not None:
-            raise RequestError(f"ctx is {ctx}, but a server with a context of its own runs at {url}", field="ctx")
+            raise RequestError(
+                f"ctx is {ctx}, but the server at {url} is already running with its own context", field="ctx"
+            )
         if cache_disk is not None:
             raise RequestError(
-                f"cache_disk is {cache_disk}, but a server with settings of its own runs at {url}", field="cache_disk"
+                f"cache_disk is {cache_disk}, but the server at {url} is already running with its own settings",
+                field="cache_disk",
             )
     else:
         path, own, n_parameters = _local(name or default_model(), may_fetch=not dry_run)

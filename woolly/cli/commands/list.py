@@ -22,15 +22,15 @@ from woolly.store import StoredModel, list_models, models_folder, quant_of
 
 
 @command(
-    Option("--own", "Only those that Woolly keeps.", bool, default=False),
-    Option("--paths", "Show the path of each.", bool, default=False),
+    Option("--own", "Only models pulled by Woolly.", bool, default=False),
+    Option("--paths", "Show paths.", bool, default=False),
     Option(
         "--catalogue",
-        "List the names that `woolly pull` knows instead, and which run here.",
+        "List the names for `woolly pull` instead, and which models run here.",
         bool,
         default=False,
     ),
-    Option("--architectures", "List the architectures that Woolly runs instead.", bool, default=False),
+    Option("--architectures", "List the supported architectures instead.", bool, default=False),
     AS_JSON,
 )
 def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: bool, as_json: bool) -> None:
@@ -41,7 +41,7 @@ def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: boo
     changed.
     """
     if catalogue and architectures:
-        raise UsageError("--catalogue and --architectures are two lists; give one of them")
+        raise UsageError("--catalogue and --architectures are different lists; use one of them")
     if architectures:
         _print_architectures(as_json)
         return
@@ -55,7 +55,7 @@ def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: boo
     elif models:
         _print(models, paths)
     else:
-        click.echo(f"no models yet in {models_folder()}: `woolly pull` fetches the default one", err=True)
+        click.echo(f"no models yet in {models_folder()}; `woolly pull` downloads the default model", err=True)
 
 
 def _facts(model: StoredModel, header: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _print(models: list[tuple[StoredModel, dict[str, Any]]], paths: bool) -> Non
     print_table(console, table)
     for model, header in models if is_narrow else []:
         if header["cannot_run"]:
-            console.print(f"{shlex.quote(model.name)} cannot be run: {header['cannot_run']}", soft_wrap=True)
+            console.print(f"{shlex.quote(model.name)} cannot run: {header['cannot_run']}", soft_wrap=True)
 
 
 def _other_names(model: StoredModel) -> list[str]:
@@ -152,7 +152,7 @@ def _remarks(model: StoredModel, header: dict[str, Any], *, is_short: bool) -> I
     from woolly.models import transcribes
 
     if header["cannot_run"]:
-        yield "cannot be run" if is_short else f"cannot be run: {header['cannot_run']}"
+        yield "cannot be run" if is_short else f"cannot run: {header['cannot_run']}"
     if transcribes(header["architecture"]):
         yield "speech-to-text"
     elif header["sees"]:

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     MODEL,
     Argument("text", "FILE", "A text file in UTF-8.", shown="standard input, as with -"),
     NAMED,
-    Option("--ctx -c", "Tokens of a window, of which the second half counts.", int, default=512),
-    Option("--chunks -n", "Most windows of the text.", int, shown="all"),
+    Option("--ctx -c", "Tokens per window; the second half is scored.", int, default=512),
+    Option("--chunks -n", "Maximum windows of the text.", int, shown="all"),
     Option(
         "--kl",
-        "Also compare with this model, mostly the one that MODEL was quantized from: Kullback-Leibler divergence and"
-        " how often both find the same token likeliest.",
+        "Compare with this model, usually the unquantized one: KL divergence and share of tokens with the same top"
+        " token.",
         metavar="OTHER",
     ),
     THREADS,
@@ -71,9 +71,7 @@ def perplexity(
     from woolly.measure.divergence import Divergence, Totals, check_same_vocabulary, exponential
     from woolly.measure.perplexity import Scorer, mean_and_error, windows_of
 
-    model, text = model_and_text(
-        "perplexity", model, text, named, "a text was expected: woolly perplexity smollm2 text.txt"
-    )
+    model, text = model_and_text("perplexity", model, text, named, "missing text: woolly perplexity smollm2 text.txt")
     content = read_utf8(text)
     options: dict[str, Any] = {
         "threads": threads,

@@ -15,8 +15,8 @@ from woolly.store import resolve
 @command(
     MODEL,
     NAMED,
-    Option("--all", "Show every layer, also those that are alike.", bool, to="everything", default=False),
-    Option("--fused", "Show the steps as the cpu backend runs them.", bool, default=False),
+    Option("--all", "Show every layer, including identical ones.", bool, to="everything", default=False),
+    Option("--fused", "Show the fused steps of the CPU backend.", bool, default=False),
 )
 def plan(model: str | None, named: str | None, everything: bool, fused: bool) -> None:
     """Print the steps that compute a model."""

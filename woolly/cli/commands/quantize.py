@@ -38,36 +38,37 @@ if TYPE_CHECKING:
     ),
     Option(
         "--size",
-        "The largest file that may come of it, such as 5GB: types are chosen by the KL divergence that each costs on"
-        " --text. Measurements are kept in OUT.kl.json: a run that was stopped goes on, and another size is quick.",
+        "Maximum file size, such as 5GB. Types are chosen by the KL divergence on --text. Measurements are cached in"
+        " OUT.kl.json, so interrupted runs resume and other sizes are quick.",
         metavar="SIZE",
     ),
-    Option("--text", "With --size: a text of the kind that the model will read.", metavar="FILE"),
-    Option("--ctx -c", "With --size: tokens of a window of the text.", int, shown="256"),
-    Option("--windows", "With --size: windows that types are chosen by, and as many to check on.", int, shown="4"),
-    Option("--plot", "With --size: also draw size against KL divergence as SVG.", Path, metavar="FILE"),
+    Option("--text", "With --size: a text of the kind that the model will process.", metavar="FILE"),
+    Option("--ctx -c", "With --size: tokens per window of the text.", int, shown="256"),
+    Option("--windows", "With --size: windows to choose types with, and as many to verify.", int, shown="4"),
+    Option("--plot", "With --size: write a plot of size and KL divergence (SVG).", Path, metavar="FILE"),
     THREADS,
-    Option("--pure", "The same type for all weights, without a mix.", bool, default=False),
+    Option("--pure", "Use the same type for all weights.", bool, default=False),
     Option("--output-tensor-type", "Type of output.weight.", to="output_type"),
     Option("--token-embedding-type", "Type of token_embd.weight.", to="embedding_type"),
     Option(
         "--tensor-type",
-        "Type of weights whose names the expression is found in, such as attn_v=Q6_K; may be repeated, the last wins.",
+        "Type of weights whose names match a regular expression, such as attn_v=Q6_K; may be repeated, the last match"
+        " wins.",
         list,
         metavar="REGEX=TYPE",
     ),
     Option(
         "--imatrix",
-        "Spend the bits on columns that count: a file of woolly imatrix or llama.cpp, GGUF or .dat.",
+        "Importance matrix from woolly imatrix or llama.cpp, GGUF or .dat.",
         Path,
         to="imatrix_path",
         metavar="FILE",
     ),
-    Option("--keep-split", "Write as many files as IN has, named OUT-00001-of-....", bool, default=False),
-    Option("--allow-requantize", "Also take weights that are quantized already.", bool, default=False),
-    Option("--dry-run", "Only say what would be written.", bool, default=False),
+    Option("--keep-split", "Write one file per shard of IN, named OUT-00001-of-....", bool, default=False),
+    Option("--allow-requantize", "Accept weights that are already quantized.", bool, default=False),
+    Option("--dry-run", "Show what would be written, but write nothing.", bool, default=False),
     Option("--verbose -v", "List every tensor with its types.", bool, default=False),
-    Option("--force -f", "Write over a file that exists.", bool, default=False),
+    Option("--force -f", "Overwrite an existing file.", bool, default=False),
     AS_JSON,
 )
 def quantize(
@@ -99,16 +100,16 @@ def quantize(
     from woolly.quantize.split import quantize_split, split_paths
 
     if (type_name is None) is (size is None):
-        raise UsageError("a type or --size was expected: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M")
+        raise UsageError("missing type or --size: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M")
     of_size = {"--text": text, "--ctx": ctx, "--windows": windows, "--plot": plot}
     for option in [name for name, value in of_size.items() if value is not None and size is None]:
-        raise UsageError(f"{option} is of use with --size only: give it, or leave this out")
+        raise UsageError(f"{option} needs --size; add --size or omit it")
     given = {"--pure": pure, "--output-tensor-type": output_type, "--token-embedding-type": embedding_type}
     for option in [name for name, value in given.items() if value and size is not None]:
-        raise UsageError(f"{option} is of no use with --size, which chooses types by itself: leave one of them out")
+        raise UsageError(f"{option} cannot be combined with --size, which chooses the types; omit one of them")
     if size is not None and (tensor_type or keep_split):
         what = "--tensor-type" if tensor_type else "--keep-split"
-        raise UsageError(f"{what} cannot go with --size yet: leave one of them out")
+        raise UsageError(f"{what} cannot be combined with --size yet; omit one of them")
     try:
         mix = find_mix(type_name or "F16")
         output = find_type(output_type, "--output-tensor-type") if output_type else None
@@ -117,15 +118,15 @@ def quantize(
     except RequestError as error:
         raise error.with_message(str(error), UsageError) from None
     if threads is not None and not 1 <= threads <= 1024:
-        raise UsageError(f"--threads is {threads}; from 1 to 1024 were expected")
+        raise UsageError(f"--threads is {threads}; expected 1 to 1024")
     if target.is_dir():
-        raise RequestError(f"{target} is a folder: give the name of the file to write in it")
+        raise RequestError(f"{target} is a folder; expected the name of a file")
     imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
     with open_gguf(resolve(source)) as file:
         paths = split_paths(target, len(file.paths)) if keep_split and len(file.paths) > 1 else [target]
         for path in paths:
             if path.exists() and not force and not dry_run:
-                raise RequestError(f"{path} exists already: give another name, or --force to write over it")
+                raise RequestError(f"{path} already exists; choose another name, or add --force to overwrite it")
         if size is not None:
             make_recipe(file, find_mix("Q4_0"), allow_requantize=allow_requantize)  # rejects quantized files
             quantize_to_size(

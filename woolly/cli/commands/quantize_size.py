@@ -50,18 +50,18 @@ def quantize_to_size(
     from woolly.tokens import Tokenizer
 
     if text is None:
-        raise UsageError("--size chooses types by a text: give --text FILE, of the kind that the model will read")
+        raise UsageError("--size needs --text FILE, a text of the kind that the model will process")
     ctx, windows = _CTX if ctx is None else ctx, _WINDOWS if windows is None else windows
     for name, value, low in (("--ctx", ctx, 8), ("--windows", windows, 1)):
         if value < low:
-            raise UsageError(f"{name} is {value}; at least {low} was expected")
+            raise UsageError(f"{name} is {value}; expected at least {low}")
     limit = parse_size("size", wanted) or 0
     # Metadata, and padding after each tensor.
     overhead = file.n_bytes - sum(t.n_bytes for t in file.tensors.values()) + file.alignment * len(file.tensors)
     tokens = Tokenizer.from_metadata(file.metadata).encode(read_utf8(text), add_special=True, parse_special=False)
     parts = [tokens[at : at + ctx] for at in range(0, len(tokens) - ctx + 1, ctx)]
     if not parts:
-        raise RequestError(f"{text} has {len(tokens)} tokens, but a window has {ctx}: give a longer text")
+        raise RequestError(f"{text} has {len(tokens)} tokens, but a window has {ctx}; use a longer text")
     chosen_by = parts[: windows if len(parts) > windows else max(1, len(parts) // 2)]
     left = parts[len(chosen_by) :][:windows]
     if not left:

@@ -70,7 +70,9 @@ def _append(remote: Remote, path: Path, start: int, end: int) -> int:
         with open_url(remote, {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}) as response:
             found = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.headers.get("Content-Range", ""))
             if response.status != 206 or found is None:
-                raise StoreError(f"{remote.url}: this server gives no parts of files: pull the file, then show it")
+                raise StoreError(
+                    f"{remote.url}: this server does not support range requests; pull the file, then show it"
+                )
             data = response.read(end - start)
     except OSError as error:
         raise StoreError(unreachable(remote.url, remote.name, error)) from None

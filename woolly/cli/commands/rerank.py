@@ -19,14 +19,14 @@ from woolly.cli.text_io.sources import read_texts
     Argument("query", "QUERY", "The query."),
     Argument("texts", "DOCUMENT...", "The documents.", list, shown="those of -d and -f"),
     NAMED,
-    Option("--document -d", "A document; may be repeated.", list, to="documents"),
+    Option("--document -d", "Document; may be repeated.", list, to="documents"),
     Option(
         "--file -f", "File with a document per line, or .jsonl.", Path, shown="standard input, if no document is given"
     ),
     Option("--key", "Key of the text in the objects of a .jsonl file.", default="text"),
     Option("--top -n", "Print only the best N.", int, shown="all"),
-    Option("--raw", "The model's own scores, not those from 0 to 1.", bool, default=False),
-    Option("--truncate", "Cut documents that are too long; by default they are refused.", bool, default=False),
+    Option("--raw", "Print the model's raw scores instead of scores from 0 to 1.", bool, default=False),
+    Option("--truncate", "Truncate documents that are too long; by default they are an error.", bool, default=False),
     THREADS,
     BACKEND,
     DEVICE,
@@ -58,15 +58,15 @@ def rerank(
         words.pop(0)
     name = one_model("rerank", None, named)
     if not words:
-        raise UsageError('a query was expected: woolly rerank MODEL "what do sheep eat?" -f documents.txt')
+        raise UsageError('missing query: woolly rerank MODEL "what do sheep eat?" -f documents.txt')
     query, *given = words
     given += documents
     if top is not None and top < 1:
-        raise UsageError(f"--top is {top}; at least 1 was expected")
+        raise UsageError(f"--top is {top}; expected at least 1")
     if file is not None or not given:
         given += read_texts("--file", file, key)
     if not given:
-        raise UsageError("there are no documents: give them after the query, with -d, or one per line of --file")
+        raise UsageError("there are no documents; pass them after the query, with -d, or one per line of --file")
     from woolly.llm import LLM
 
     with LLM(name, threads=threads, backend=backend or "auto", device=device, gpu_layers=gpu_layers) as llm:

@@ -11,12 +11,12 @@ from woolly.cli.terminal.human_readable import format_size
 from woolly.store import remove_model
 
 
-@command(Argument("names", "MODEL...", "Names of `woolly list`.", list, required=True, complete=complete_model))
+@command(Argument("names", "MODEL...", "Names from `woolly list`.", list, required=True, complete=complete_model))
 def rm(names: tuple[str, ...]) -> None:
     """Remove pulled models. Your own files and files of other programs are not removed."""
     for name in names:
         removed = remove_model(name)
         if removed.link_to is not None:
-            click.echo(f"removed the link {removed.name}; its file stays: {removed.link_to}")
+            click.echo(f"removed the link {removed.name}; the file is unchanged: {removed.link_to}")
         else:
             click.echo(f"removed {removed.name} ({format_size(removed.n_bytes)})")

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     Option("--prompt -p", "The prompt, in place of the argument PROMPT."),
     Option(
         "--file -f",
-        "Text file that goes before the prompt; without a prompt, it is the prompt. - reads standard input to its end."
-        " May be repeated.",
+        "Text file before the prompt, or as the prompt if there is none. - reads standard input to its end. May be"
+        " repeated.",
         list,
         metavar="FILE",
     ),
     Option(
         "--image",
-        "Image, PDF file or video that goes before the prompt; may be repeated.",
+        "Image, PDF file or video before the prompt; may be repeated.",
         list,
         metavar="FILE",
         section=ANSWER,
@@ -71,15 +71,15 @@ if TYPE_CHECKING:
     ),
     SPEECH,
     SYSTEM,
-    Option("--raw", "Continue the prompt as it is, without a chat template.", bool, default=False, section=ANSWER),
+    Option("--raw", "Continue the prompt without a chat template.", bool, default=False, section=ANSWER),
     MAX_TOKENS,
     Option("--stop -r", "End the answer before this text; may be repeated.", list, section=ANSWER),
-    Option("--json-schema", "The answer is JSON of this schema: a file, or its text."),
-    Option("--grammar", "The answer follows this grammar in GBNF: a file, or its text.", section=ANSWER),
+    Option("--json-schema", "JSON schema of the answer: a file, or JSON text."),
+    Option("--grammar", "GBNF grammar of the answer: a file, or the grammar itself.", section=ANSWER),
     ENGINE,
     hub_option(),
     AS_JSON,
-    Option("--verbose -v", "Say how many tokens were read and generated, and how fast.", bool, default=False),
+    Option("--verbose -v", "Print token counts and speed.", bool, default=False),
     SAMPLING,
     common="model prompt file system max_tokens ctx temperature seed json_schema as_json verbose",
 )
@@ -115,9 +115,11 @@ def run(
     from woolly.cli.terminal.transcript import check_transcript, find_transcriber, not_for_speech, transcribe
 
     if raw and (image or audio):
-        raise UsageError(f"--{'image' if image else 'audio'} needs a chat template, so it cannot go with --raw")
+        raise UsageError(
+            f"--{'image' if image else 'audio'} needs a chat template, so it cannot be combined with --raw"
+        )
     if raw and system is not None:
-        raise UsageError("--system needs a chat template, so it cannot go with --raw")
+        raise UsageError("--system needs a chat template, so it cannot be combined with --raw")
 
     scales = adapter_scales(engine)
 

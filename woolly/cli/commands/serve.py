@@ -69,7 +69,7 @@ _GROUPS = groups()
     Bundle(
         "flags",
         (
-            Option("--config", "File of settings.", Path, shown="woolly.toml if it exists, or WOOLLY_CONFIG"),
+            Option("--config", "Settings file.", Path, shown="woolly.toml if it exists, or WOOLLY_CONFIG"),
             hub_option(_GROUPS["model"]),
             *(_option(setting, _GROUPS[setting.name]) for setting in in_order()),
         ),
@@ -98,8 +98,8 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
             if name in flags:
                 flag = f"--{name.replace('_', '-')}"
                 warnings.warn(
-                    f"other users of this machine see {flag} in a list of processes; {flag}-file or"
-                    f" {environment_name(name)} keeps it from them",
+                    f"{flag} is visible to other users in the list of processes; use {flag}-file or"
+                    f" {environment_name(name)} instead",
                     stacklevel=1,
                 )
         if (late := late_swap(settings)) is not None:

@@ -32,10 +32,15 @@ _BANDWIDTH_MEGABYTES = 256
 @command(
     model_argument("A GGUF file or a model's name; hf:org/repo:Q4_K_M or an https:// address is not fetched for this."),
     NAMED,
-    Option("--ctx -c", "Context for the memory estimate.", int, shown="the one that `run` takes"),
-    Option("--kv-type -ctk", "Number type of the cache for that estimate, as of `run`.", shown="f16"),
+    Option("--ctx -c", "Context for the memory estimate.", int, shown="as for `run`"),
+    Option("--kv-type -ctk", "KV cache type for the memory estimate.", shown="f16"),
     Option("--tensors", "List every tensor.", bool, default=False),
-    Option("--identity", "Load the model and print the identity of its bits.", bool, default=False),
+    Option(
+        "--identity",
+        "Load the model and print its identity, a digest of everything that determines its output.",
+        bool,
+        default=False,
+    ),
     AS_JSON,
 )
 def show(
@@ -57,13 +62,13 @@ def show(
     from woolly.runtime import check_kv_type
 
     if ctx is not None and ctx < 1:
-        raise UsageError(f"--ctx is {ctx}; at least 1 was expected")
+        raise UsageError(f"--ctx is {ctx}; expected at least 1")
     check_kv_type(kv_type or "f16")
     model = one_model("show", model, named)
     here = _here(model)
     if here is None and is_remote(model):
         if identity:
-            raise UsageError("--identity computes with the weights, and this model is not here: `woolly pull` it first")
+            raise UsageError("--identity needs the weights; run `woolly pull` first")
         with remote_header(model) as file:
             facts = _facts(file, ctx, kv_type, tensors)
             facts["path"] = model
@@ -285,10 +290,10 @@ def _print(facts: dict[str, Any]) -> None:
         )
         if speed["others_share"] is not None and speed["others_share"] >= NOTABLE:
             console.print(
-                f"other programs took {speed['others_share']:.0%} of the processor meanwhile: a quiet machine"
-                " allows more"
+                f"other programs used {speed['others_share']:.0%} of the CPU during the measurement; an idle machine"
+                " is faster"
             )
         if "drafts" in facts:
-            console.print("speculation  mtp: a block of the file guesses tokens ahead")
+            console.print("speculation  mtp: the file has a block for draft tokens")
     else:
-        console.print(f"cannot be run: {memory['cannot_run']}")
+        console.print(f"cannot run: {memory['cannot_run']}")

@@ -18,7 +18,7 @@ from woolly.cli.terminal.progress import print_status
     MODEL,
     NAMED,
     Option("--listen", "Address to listen at; port 0: any free port.", default="127.0.0.1:7070", metavar="HOST:PORT"),
-    Option("--token-file", "File with the token that the engine must know.", Path, to="stage_token_file"),
+    Option("--token-file", "File with the token that the engine must present.", Path, to="stage_token_file"),
     THREADS,
     WEIGHT_MEMORY,
     DEVICE,
@@ -42,9 +42,7 @@ def stage(
 
     name = one_model("stage", model, named)
     if stage_token_file is None:
-        raise UsageError(
-            "a token was expected: woolly stage MODEL --token-file FILE, a file with 16 characters or more"
-        )
+        raise UsageError("missing token: woolly stage MODEL --token-file FILE, a file with at least 16 characters")
     host, port = parse_address("listen", listen)
     part = Stage(
         name,

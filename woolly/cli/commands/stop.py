@@ -20,7 +20,7 @@ _PATIENCE = 600
 
 
 @command(
-    Argument("name", "NAME", "A model of `woolly ps`.", shown="every model that is loaded"),
+    Argument("name", "NAME", "A model from `woolly ps`.", shown="all loaded models"),
     URL,
     API_KEY,
     API_KEY_FILE,

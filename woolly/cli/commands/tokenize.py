@@ -21,9 +21,9 @@ from woolly.store import resolve
     MODEL,
     Argument("text", "TEXT", "The text. With --detokenize, ids.", shown="standard input, as with -"),
     NAMED,
-    Option("--detokenize -d", "From ids back to text.", bool, default=False),
-    Option("--special/--no-special", "Add the tokens that begin and end a text.", bool, default=True),
-    Option("--parse-special/--no-parse-special", "Read <|im_end|> and the like as tokens.", bool, default=True),
+    Option("--detokenize -d", "Convert ids to text.", bool, default=False),
+    Option("--special/--no-special", "Add the tokens at the start and end of a text.", bool, default=True),
+    Option("--parse-special/--no-parse-special", "Parse <|im_end|> and other control tokens.", bool, default=True),
     Option("--count", "Print only the number of tokens.", bool, default=False),
     AS_JSON,
 )
@@ -40,7 +40,7 @@ def tokenize(
     """Print the tokens of a text, one per line: id and text."""
     from woolly.tokens import Tokenizer
 
-    model, text = model_and_text("tokenize", model, text, named, 'a text was expected: woolly tokenize smollm2 "wool"')
+    model, text = model_and_text("tokenize", model, text, named, 'missing text: woolly tokenize smollm2 "wool"')
     tokenizer = Tokenizer.from_gguf(resolve(model))
     if text == "-":
         try:
@@ -80,10 +80,8 @@ def _ids(text: str, n_vocab: int) -> list[int]:
     try:
         ids = [int(word) for word in words if word]
     except ValueError:
-        raise UsageError(
-            f"--detokenize takes whole numbers, such as 504 5290 or [504, 5290], not {text[:60]!r}"
-        ) from None
+        raise UsageError(f"--detokenize needs integers, such as 504 5290 or [504, 5290], not {text[:60]!r}") from None
     for token in ids:
         if not 0 <= token < n_vocab:
-            raise UsageError(f"there is no token {token}: this vocabulary has 0 to {n_vocab - 1}")
+            raise UsageError(f"unknown token {token}; the vocabulary has 0 to {n_vocab - 1}")
     return ids

@@ -17,11 +17,11 @@ from woolly.errors import RequestError
 
 
 @command(
-    Option("--by", "What to sum up by: some of key, model and day, separated by commas.", default="key,model"),
-    Option("--since", "First day that counts, such as 2026-11-01 (UTC).", shown="all"),
-    Option("--until", "Last day that counts.", shown="today"),
-    Option("--key", "The name of one key.", shown="all"),
-    Option("--usage-file", "File of the usage.", Path, shown="WOOLLY_USAGE_FILE, or usage.db beside the models folder"),
+    Option("--by", "Groups: key, model or day, separated by commas.", default="key,model"),
+    Option("--since", "First day, such as 2026-11-01 (UTC).", shown="all"),
+    Option("--until", "Last day.", shown="today"),
+    Option("--key", "Only this key.", shown="all"),
+    Option("--usage-file", "Usage database.", Path, shown="WOOLLY_USAGE_FILE, or usage.db next to the models folder"),
     AS_JSON,
 )
 def usage(

@@ -40,8 +40,8 @@ _COLUMNS, _NAME, _CELL = 100, 12, 29
     MODEL,
     NAMED,
     Option("--prompt -p", "Tokens of the prompt.", int, default=512),
-    Option("--batch -b", "Sequences that generate at once.", int, default=8),
-    Option("--depth -d", "Tokens that are in the cache before.", int, shown="the prompt's"),
+    Option("--batch -b", "Concurrent sequences.", int, default=8),
+    Option("--depth -d", "Cached tokens before generation.", int, shown="the prompt's"),
     THREADS,
     KV_TYPE,
     WEIGHT_MEMORY,
@@ -82,12 +82,12 @@ def why(
     model = one_model("why", model, named)
     for option, value, least in (("-p", prompt, 2), ("-b", batch, 1), ("-d", depth or 0, 0)):
         if value < least:
-            raise UsageError(f"{option} is {value}, but at least {least} was expected")
+            raise UsageError(f"{option} is {value}, expected at least {least}")
     options = Options(
         threads, parse_size("weight_memory", weight_memory), kv_type, device=device, gpu_layers=gpu_layers
     )
     if batch > options.rows():
-        raise UsageError(f"-b is {batch}, but at most {options.rows()} sequences run at once")
+        raise UsageError(f"-b is {batch}, but at most {options.rows()} sequences run concurrently")
     if plot is not None and not plot.parent.is_dir():
         raise UsageError(f"{plot} cannot be written: {plot.parent} is not a folder")
     stderr_console = Console(stderr=True)

@@ -62,6 +62,6 @@ def check_archive(name: str) -> None:
     """Raise UnsupportedError for a NeMo archive, which is not a supported checkpoint."""
     if re.fullmatch(r"\S+\.nemo", name, re.IGNORECASE):
         raise UnsupportedError(
-            f"{name}: NeMo archives are not read; `woolly pull parakeet` fetches Parakeet, and `woolly convert` reads"
-            " folders of transformers' form, such as nvidia/parakeet-ctc-1.1b"
+            f"{name}: NeMo archives are not supported; `woolly pull parakeet` downloads Parakeet, and `woolly convert`"
+            " reads folders in transformers' format, such as nvidia/parakeet-ctc-1.1b"
         )

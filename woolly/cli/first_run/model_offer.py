@@ -164,7 +164,7 @@ class _Reached:
 
 def _is_taken(name: str) -> bool:
     """True if the user presses Enter. s keeps the current model."""
-    click.echo(f"Enter takes it, s stays with {DEFAULT_MODEL}: ", err=True, nl=False)
+    click.echo(f"Enter to download, s to stay with {DEFAULT_MODEL}: ", err=True, nl=False)
     while True:
         try:
             key = click.getchar()

@@ -36,7 +36,7 @@ def is_running(url: str, key: str | None) -> bool:
             pass
     except OSError:
         if parts.hostname not in _LOCAL:
-            raise RequestError(f"no server answers at {url}, and one can be started on this machine alone") from None
+            raise RequestError(f"no server answers at {url}; servers can only be started on this machine") from None
         return False
     models_of(url, key)
     if _health(url) == "loading":
@@ -62,11 +62,13 @@ def find_model(url: str, key: str | None, name: str | None) -> dict[str, Any]:
                 return model
         known = [str(model["name"]) for model in usable]
         hint = closest(name, known) or f"it has {', '.join(known) or 'none'}"
-        raise RequestError(f"the server at {url} has no model {name!r}: {hint}; another --url starts a server for it")
+        raise RequestError(
+            f"the server at {url} has no model {name!r}: {hint}; a different --url starts a server for it"
+        )
     chosen = [model for model in usable if model.get("loaded")] or usable
     if len(chosen) != 1:
         listed = ", ".join(str(model["name"]) for model in chosen)
-        raise RequestError(f"name a model of the server at {url} with -m: {listed or 'it has no chat model'}")
+        raise RequestError(f"choose a model of the server at {url} with -m: {listed or 'it has no chat model'}")
     return chosen[0]
 
 

@@ -80,7 +80,7 @@ class Command(click.Command):
     def too_many(self, ctx: click.Context, words: str) -> UsageError:
         """Return the error for unexpected arguments."""
         usage = " ".join(self.collect_usage_pieces(ctx))
-        return UsageError(f"{ctx.command_path} has no use for {words!r}: {ctx.command_path} {usage}")
+        return UsageError(f"unexpected argument {words!r}: {ctx.command_path} {usage}")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Errors about a parameter name the flag, not the field of the library."""
@@ -231,7 +231,7 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError:  # `woolly --`
-            raise UsageError("a command was expected: `woolly --help` lists the commands") from None
+            raise UsageError("missing command; `woolly --help` lists the commands") from None
         except KeyboardInterrupt:
             ctx.exit(130)
 

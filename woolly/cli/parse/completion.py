@@ -61,12 +61,12 @@ def install_completion() -> None:
             line = f"autoload -Uz compinit && compinit\n{line}" if shell == "zsh" and "compinit" not in text else line
             with file.open("a", encoding="utf-8") as end:
                 end.write(f"\n{line}\n")
-    click.echo(f"{shell} completion is in {path}: open another terminal to use it")
+    click.echo(f"{shell} completion is in {path}; open another terminal to use it")
 
 
 def _script() -> tuple[str, str]:
     shell = Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(shell) if shell in _PLACES else None
     if kind is None:
-        raise UsageError(f"SHELL names {shell or 'no shell'}; completion is for bash, fish and zsh")
+        raise UsageError(f"SHELL is {shell or 'not set'}; completion supports bash, fish and zsh")
     return shell, kind(click.Group(), {}, "woolly", "_WOOLLY_COMPLETE").source()

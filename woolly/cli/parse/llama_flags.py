@@ -41,7 +41,7 @@ class LlamaFlag:
         typed = f"{name} {value}".rstrip() if self.takes_value else name
         if self.is_harmless:
             return f"{typed} has no effect: {self.reason}"
-        raise UsageError(f"{command} does not take {typed}: {self.reason}; leave it out")
+        raise UsageError(f"{command} does not support {typed}: {self.reason}; omit it")
 
 
 _LAYERS = "a GPU gets the layers that it has room for, experts last"
@@ -89,7 +89,7 @@ _ROWS = (
     _switch("-kvo --kv-offload", off_names="-nkvo --no-kv-offload"),
     _switch("--op-offload", off_names="--no-op-offload"),
     _switch("-cmoe --cpu-moe --no-host"),
-    _F("-rpc --rpc", reason="Woolly does not speak llama.cpp's RPC"),
+    _F("-rpc --rpc", reason="llama.cpp's RPC is not supported"),
     # Files, memory and threads.
     _harmless(
         "-fa --flash-attn",
@@ -97,7 +97,7 @@ _ROWS = (
         done="on auto 1 true",
         bare="on",
     ),
-    _F("-ctv --cache-type-v", reason="--kv-type names both types, as in --kv-type q8_0/q4", done="f16"),
+    _F("-ctv --cache-type-v", reason="--kv-type sets both types, as in --kv-type q8_0/q4", done="f16"),
     _switch("-cb --cont-batching", "requests always share steps", off_names="-nocb --no-cont-batching", done="on"),
     _switch("-kvu --kv-unified", "all requests share one cache", off_names="-no-kvu --no-kv-unified", done="on"),
     _switch("--repack", "weights are always packed for the kernels", off_names="-nr --no-repack", done="on"),
@@ -127,7 +127,7 @@ _ROWS = (
     _switch("--jinja", "Jinja always renders chat templates", off_names="--no-jinja", done="on"),
     _switch("-bs --backend-sampling --backend_sampling", "tokens are chosen on the CPU"),
     _switch("--mmproj-auto"),
-    _F("--no-mmproj --no-mmproj-auto", reason="--mmproj none opens a model without eyes", takes_value=False),
+    _F("--no-mmproj --no-mmproj-auto", reason="--mmproj none opens a model without a projector", takes_value=False),
     _switch("--log-prefix --log-timestamps", _LOGGED, off_names="--no-log-prefix --no-log-timestamps", done="on"),
     _harmless("--log-colors", _LOGGED, done="off auto", bare="on"),
     _harmless("--ui-config --webui-config --ui-config-file --webui-config-file", "the page has settings of its own"),
@@ -137,10 +137,10 @@ _ROWS = (
     _harmless("--draft-min --draft-n-min --spec-draft-n-min --draft-p-min --spec-draft-p-min", _GUESSED),
     _harmless("--draft-p-split --spec-draft-p-split", _GUESSED),
     # Flags that would change the output.
-    _F("-mmu --mmproj-url", reason="`woolly pull` fetches the projector of a model with it"),
-    _F("-mm --mmproj --image", reason="images belong to `woolly run`, `chat` and `serve`"),
-    _F("--media-path", reason="files of the server are not read for clients, which send images themselves"),
-    _F("--rope-freq-scale", reason="--rope-scale has its inverse"),
+    _F("-mmu --mmproj-url", reason="`woolly pull` downloads the model's projector"),
+    _F("-mm --mmproj --image", reason="use images with `woolly run`, `chat` and `serve`"),
+    _F("--media-path", reason="clients send images themselves; the server does not read local files for them"),
+    _F("--rope-freq-scale", reason="use --rope-scale with the inverse"),
     _F("--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", reason=_KEYS),
     _F("-gan --grp-attn-n -gaw --grp-attn-w", reason=_FILE_SAYS),
     _F("-hf -hfr --hf-repo -hff --hf-file -mu --model-url", reason=_PULL),
@@ -149,7 +149,7 @@ _ROWS = (
     _F("-no-cnv --no-conversation", reason="--raw continues a prompt without a chat template", takes_value=False),
     _F("-pg", reason="-p and -n measure a prompt and an answer, -d an answer after a prompt"),
     _F("--tools --tools-runtime", reason="the server runs no tools for its clients"),
-    _F("--models-preset", reason="presets.toml of the models folder has presets"),
+    _F("--models-preset", reason="use presets.toml in the models folder"),
     _F(
         "--ui-mcp-proxy --webui-mcp-proxy",
         reason="the server forwards no requests to other servers",
@@ -157,7 +157,9 @@ _ROWS = (
         off_names="--no-ui-mcp-proxy --no-webui-mcp-proxy",
         done="off",
     ),
-    _F("--skip-chat-parsing", reason="answers are always read", takes_value=False, off_names="--no-skip-chat-parsing"),
+    _F(
+        "--skip-chat-parsing", reason="answers are always parsed", takes_value=False, off_names="--no-skip-chat-parsing"
+    ),
     _F(
         "--no-prefill-assistant",
         reason="a request that sends continue_final_message: false begins a new turn",
@@ -169,7 +171,7 @@ _ROWS = (
         "--json prints timings, `woolly why` explains them, and `woolly serve` has --log-level debug",
     ),
     # Flags of Ollama.
-    _F("--format", reason="--json prints one JSON object, --json-schema holds the answer to a schema"),
+    _F("--format", reason="--json prints one JSON object, --json-schema enforces a schema"),
 )
 
 LLAMA_FLAGS = {name: row for row in _ROWS for name in (*row.names.split(), *row.off_names.split())}

@@ -55,7 +55,7 @@ def hub_option(section: str = _RUNS) -> Option:
     """Return the option -hf, as in llama.cpp."""
     return Option(
         "--hf-repo -hf -hfr",
-        "Model of the Hugging Face hub in place of MODEL, fetched if it is not here.",
+        "Model of the Hugging Face hub instead of MODEL, downloaded if necessary.",
         to="hf_repo",
         metavar="ORG/REPO[:QUANT]",
         section=section,
@@ -103,10 +103,10 @@ ENGINE = Bundle(
     "engine",
     (
         *(engine_option(row.name) for row in rows_of().values() if row.flags),
-        Option("--cache-type-v -ctv", "Number type of cached values alone.", to="cache_type_v", shown="--kv-type's"),
+        Option("--cache-type-v -ctv", "Type of cached values only.", to="cache_type_v", shown="--kv-type's"),
         Option(
             "--lora",
-            "LoRA adapter for the model, in GGUF; may be repeated.",
+            "LoRA adapter in GGUF; may be repeated.",
             list,
             to="adapters",
             metavar="FILE",
@@ -114,21 +114,21 @@ ENGINE = Bundle(
         ),
         Option(
             "--lora-scaled",
-            "The same with how much it counts; may be repeated.",
+            "LoRA adapter with its scale; may be repeated.",
             list,
             metavar="FILE:SCALE",
             section=_CHANGES,
         ),
         Option(
             "--control-vector",
-            "Control vector, in GGUF, added to what the layers leave; may be repeated.",
+            "Control vector in GGUF, added to layer outputs; may be repeated.",
             list,
             metavar="FILE",
             section=_CHANGES,
         ),
         Option(
             "--control-vector-scaled",
-            "The same, times a number; may be repeated.",
+            "Control vector with its scale; may be repeated.",
             list,
             metavar="FILE:SCALE",
             section=_CHANGES,
@@ -136,7 +136,7 @@ ENGINE = Bundle(
         ),
         Option(
             "--control-vector-layer-range",
-            "First and last layer that get a control vector.",
+            "First and last layer of the control vectors.",
             metavar="START:END",
             shown="all",
             section=_CHANGES,
@@ -164,22 +164,22 @@ SPEECH = Bundle(
 )
 SYSTEM = Option("--system -sys", "System prompt.")
 MAX_TOKENS = Option(
-    "--max-tokens -n", "Most tokens of the answer; -1 for no limit.", int, shown="until the model stops"
+    "--max-tokens -n", "Maximum tokens of the answer; -1 for no limit.", int, shown="until the model stops"
 )
 
 
 def one_model(command: str, model: str | None, named: str | None, default: str | None = None) -> str:
     """Return the model passed as MODEL or with -m. Raise UsageError if both differ, or if both are missing."""
     if model is not None and named is not None and model != named:
-        raise UsageError(f"two models are given, {model} and -m {named}: leave one of them out")
+        raise UsageError(f"two models are given, {model} and -m {named}; omit one of them")
     if "" in (model, named):
-        raise UsageError("the model's name is empty: give the path of a GGUF file, or a name of `woolly list`")
+        raise UsageError("the model name is empty; expected the path of a GGUF file or a name from `woolly list`")
     found = model or named or default
     if found is None:
         purposes: dict[str, Purpose] = {"embed": "embed", "rerank": "rerank"}
         example = models_for(purposes[command])[0] if command in purposes else DEFAULT_MODEL
         raise UsageError(
-            f"a model was expected, the path of a GGUF file or a name of `woolly list`: woolly {command} {example}"
+            f"missing model; expected the path of a GGUF file or a name from `woolly list`: woolly {command} {example}"
         )
     return found
 
@@ -189,11 +189,11 @@ def hub_model(named: str | None, repo: str | None) -> str | None:
     if repo is None:
         return named
     if named is not None:
-        raise UsageError(f"two models are given, {named} and -hf {repo}: leave one of them out")
+        raise UsageError(f"two models are given, {named} and -hf {repo}; omit one of them")
     try:
         return str(HubName.parse(f"hf:{repo.removeprefix('hf:')}"))
     except StoreError:
-        raise UsageError(f"-hf is {repo!r}; org/repo or org/repo:QUANT was expected") from None
+        raise UsageError(f"-hf is {repo!r}; expected org/repo or org/repo:QUANT") from None
 
 
 def model_and_text(
@@ -222,7 +222,7 @@ def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
 def max_answer_tokens(max_tokens: int | None) -> int | None:
     """Return `max_tokens` of SamplingParams. As in llama.cpp, `-n -1` means no limit."""
     if max_tokens is not None and max_tokens < 1 and max_tokens != -1:
-        expected = "a whole number of at least 1, or -1 for no limit, was expected"
+        expected = "expected an integer of at least 1, or -1 for no limit"
         raise RequestError(f"max_tokens is {max_tokens}; {expected}", field="max_tokens")
     return None if max_tokens == -1 else max_tokens
 
@@ -230,7 +230,7 @@ def max_answer_tokens(max_tokens: int | None) -> int | None:
 def structure(json_schema: str | None, grammar: str | None) -> dict[str, Any]:
     """Return the fields of SamplingParams for `--json-schema` and `--grammar`."""
     if json_schema is not None and grammar is not None:
-        raise UsageError("--json-schema and --grammar each say what the answer looks like; give one of them")
+        raise UsageError("--json-schema and --grammar cannot be combined; omit one of them")
     if grammar is not None:
         return {"grammar": grammar if "::=" in grammar else read_text("--grammar", Path(grammar))}
     if json_schema is None:

@@ -28,11 +28,11 @@ class _Number(click.ParamType):  # type: ignore[type-arg]  # generic only in lat
         try:
             return self._kind(value)
         except ValueError:
-            raise UsageError(f"{typed_name(param, ctx)} is {value!r}; {self._expected} was expected") from None
+            raise UsageError(f"{typed_name(param, ctx)} is {value!r}; expected {self._expected}") from None
 
 
 _TYPES: dict[Any, Any] = {
-    int: _Number(int, "N", "a whole number"),
+    int: _Number(int, "N", "an integer"),
     float: _Number(float, "X", "a number"),
     str: click.STRING,
     list: click.STRING,

@@ -61,7 +61,7 @@ def model_and_prompt(
             else f"woolly: there is no file {words[0]}, so it is the prompt; -m names a model"
         )
     if [prompt, *files].count("-") > 1:
-        raise UsageError("standard input is asked for twice, by the prompt or by -f; it can be read once")
+        raise UsageError("standard input is used twice, by the prompt or -f, but can only be read once")
     if name is not None and (is_path(name) or not is_in_catalogue(name)):
         resolve(name)  # raises errors before waiting for a prompt
     if prompt == "-" or "-" in files:
@@ -104,10 +104,9 @@ def split_model_and_prompt(words: list[str], named: str | None, text: str | None
     most = 2 - (named is not None) - (text is not None)
     if len(words) > most:
         if text is not None and len(words) <= most + 1:
-            raise UsageError(f"the prompt is given twice, as {words[-1]!r} and with -p: leave one of them out")
+            raise UsageError(f"the prompt is given twice, as {words[-1]!r} and with -p; omit one of them")
         expected = "a prompt" if named is not None else "a prompt, or a model and a prompt,"
-        verb = "was" if named is not None else "were"
-        raise UsageError(f'{expected} {verb} expected, but {len(words)} words came; put the prompt in "quotes"')
+        raise UsageError(f'expected {expected}, but got {len(words)} words; put the prompt in "quotes"')
     if text is not None:
         return named or (words[0] if words else None), text
     if named is not None:
@@ -142,11 +141,11 @@ def _is_model(word: str) -> bool:
         if _LIKE_A_MODEL.match(word):
             raise StoreError(
                 f"there is no model named {word!r}: `woolly list` shows your models, `woolly pull hf:org/repo`"
-                f" fetches others (-p {word} makes it the prompt)"
+                f" downloads others (-p {word} makes it the prompt)"
             )
         if looks_like_a_path:
             raise StoreError(
-                f"there is no file and no model named {word!r}: give the path of a GGUF file, or hf:org/repo"
+                f"there is no file or model named {word!r}; expected the path of a GGUF file, or hf:org/repo"
                 f" (-p {word} makes it the prompt)"
             )
     except OSError:  # a prompt may be longer than file names can be
@@ -156,7 +155,7 @@ def _is_model(word: str) -> bool:
 
 def _needed_input(name: str | None) -> str:
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError(f"a prompt was expected, for instance: {_EXAMPLE}" if name is None else missing_prompt(name))
+        raise UsageError(f"missing prompt, for instance: {_EXAMPLE}" if name is None else missing_prompt(name))
     return _whole_input()
 
 
@@ -193,8 +192,8 @@ def _waiting_input() -> str:
             click.echo("woolly: waiting for standard input, which goes before the prompt (</dev/null: none)", err=True)
             if not _sends(number, _PATIENCE - _TOLD_AFTER):
                 click.echo(
-                    f"woolly: nothing came on standard input in {_PATIENCE:g} s, so the prompt is answered alone;"
-                    " -f - waits for it however long it takes",
+                    f"woolly: nothing came on standard input in {_PATIENCE:g} s, so it is ignored; -f - waits without"
+                    " a time limit",
                     err=True,
                 )
                 return ""

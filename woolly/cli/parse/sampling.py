@@ -50,7 +50,7 @@ def sampling_params(sampling: dict[str, Any], llm: LLM | None = None, **others: 
         # As in llama.cpp, the library gives lower values a special meaning. Here they are typing errors.
         if row.typed_low is not None and given.get(row.name, row.typed_low) < row.typed_low:
             raise RequestError(
-                f"{row.name} is {given[row.name]}; a number of at least {row.typed_low:g} was expected: {row.help}",
+                f"{row.name} is {given[row.name]}; expected a number of at least {row.typed_low:g}: {row.help}",
                 field=row.name,
             )
     if given.get("seed") == -1:
@@ -76,5 +76,5 @@ def sampling_params(sampling: dict[str, Any], llm: LLM | None = None, **others: 
 def _bias(text: str) -> tuple[int, float]:
     found = re.fullmatch(r"(\d+)([+-](?:\d+\.?\d*|\.\d+|inf))", text.strip())
     if found is None or found[2] == "+inf":
-        raise UsageError(f"--logit-bias is {text!r}; a token's id and its bias were expected, such as 504+1 or 504-inf")
+        raise UsageError(f"--logit-bias is {text!r}; expected a token id and its bias, such as 504+1 or 504-inf")
     return int(found[1]), float(found[2])

@@ -55,7 +55,7 @@ def unknown_command(word: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown command."""
     meant, hint = _COMMANDS.get(word.lower()), _OTHERWISE.get(word.lower())
     hint = hint or (f"did you mean {meant}?" if meant else closest(word.lower(), [*known, "--help", "--version"]))
-    return UsageError(f"there is no command {word!r}: {hint or '`woolly --help` lists the commands'}")
+    return UsageError(f"unknown command {word!r}: {hint or '`woolly --help` lists the commands'}")
 
 
 def unknown_option(context: click.Context, name: str, known: Iterable[str]) -> UsageError:
@@ -63,7 +63,7 @@ def unknown_option(context: click.Context, name: str, known: Iterable[str]) -> U
     path = context.command_path
     likely = [other for other in known if other.startswith("--") == name.startswith("--")]
     hint = _owners(context, name) or closest(name, likely) or f"`{path} --help` lists the options"
-    return UsageError(f"{path} has no option {name}: {hint}")
+    return UsageError(f"unknown option {name} of {path}: {hint}")
 
 
 def _owners(context: click.Context, name: str) -> str:
@@ -81,7 +81,7 @@ def _owners(context: click.Context, name: str) -> str:
 
 def duplicate_value(path: str, first: str, second: str) -> UsageError:
     """Return the error for two values of an option that takes one."""
-    return UsageError(f"{path} takes one of {first} and {second}, which contradict each other: leave one of them out")
+    return UsageError(f"{path} takes one of {first} and {second}, but got both; omit one of them")
 
 
 def format_error(error: click.UsageError, context: click.Context) -> UsageError:
@@ -97,5 +97,5 @@ def format_error(error: click.UsageError, context: click.Context) -> UsageError:
         case click.MissingParameter(param=click.Argument() as argument):
             usage = " ".join(context.command.collect_usage_pieces(context))
             lacking = (argument.metavar or str(argument.name)).removesuffix("...")
-            return UsageError(f"{context.command_path} lacks {lacking}: {context.command_path} {usage}")
+            return UsageError(f"missing argument {lacking}: {context.command_path} {usage}")
     return UsageError(error.format_message())

@@ -14,7 +14,7 @@ def read_utf8(name: str) -> str:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise RequestError(f"{name} is not UTF-8 (byte {error.start}): give a text file") from None
+        raise RequestError(f"{name} is not UTF-8 (byte {error.start}); expected a text file") from None
     except OSError as error:
-        raise RequestError(f"{name} cannot be read ({error.strerror or error}): give a text file") from None
+        raise RequestError(f"{name} cannot be read ({error.strerror or error}); expected a text file") from None
     return text.removesuffix("\n")

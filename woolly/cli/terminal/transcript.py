@@ -56,9 +56,9 @@ def check_transcript(
         raise UsageError("--word-timestamps needs --json")
     for option, value in options.items():
         if value and option not in _HONOURED:
-            raise UsageError(f"--{option.replace('_', '-')} is not supported by speech-to-text models; leave it out")
+            raise UsageError(f"--{option.replace('_', '-')} is not supported by speech-to-text models; omit it")
     if not files:
-        raise UsageError("this is a speech-to-text model: give an audio file with --audio FILE")
+        raise UsageError("speech-to-text models need an audio file; add --audio FILE")
 
 
 def not_for_speech(speech: Mapping[str, Any]) -> UsageError:

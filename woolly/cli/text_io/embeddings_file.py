@@ -25,7 +25,7 @@ _HEAD = 4096  # header size of the partial file, which identifies its output
 def check_format(path: Path) -> None:
     """Raise RequestError if the file suffix is not supported, or needs a library that is not installed."""
     if path.suffix.lower() not in FORMATS:
-        raise RequestError(f"--output is {path}; a name that ends in {', '.join(FORMATS)} was expected")
+        raise RequestError(f"--output is {path}; expected a name that ends in {', '.join(FORMATS)}")
     if path.suffix.lower() == ".parquet":
         try:
             import_module("pyarrow.parquet")
@@ -66,7 +66,7 @@ class EmbeddingsFile:
         elif found != head:
             self._file.close()
             raise RequestError(
-                f"{self._part} is of other texts, another model or other options; remove it to begin anew"
+                f"{self._part} belongs to other texts, another model or other options; remove it to start again"
             )
         size = self._file.seek(0, os.SEEK_END) - _HEAD
         self.n_done = max(0, size) // (4 * width)  # an incomplete row is written again

@@ -41,11 +41,9 @@ def _text(path: Path, number: int, line: str, key: str) -> str:
     try:
         value: Any = json.loads(line)
     except ValueError:
-        raise RequestError(
-            f"{path}: line {number} is not valid JSON; one object or text per line was expected"
-        ) from None
+        raise RequestError(f"{path}: line {number} is not valid JSON; expected one object or string per line") from None
     text = value.get(key) if isinstance(value, dict) else value
     if not isinstance(text, str):
         keys = ", ".join(value) if isinstance(value, dict) else type(value).__name__
-        raise UsageError(f"{path}: line {number} has no text under {key!r} (it has {keys}); name the key with --key")
+        raise UsageError(f"{path}: line {number} has no text under {key!r} (it has {keys}); set the key with --key")
     return text
