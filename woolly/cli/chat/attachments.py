@@ -1,4 +1,4 @@
-"""Files before the next message of a chat: texts, images, PDF files, videos and audio."""
+"""Attachments of the next chat message: text files, images, PDF files, videos and audio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def attach_text(chat: Chat, name: str) -> str:
-    """Put the text of a file before the next message; return the text to show."""
+    """Attach the text of a file to the next message. Return the text to show."""
     if not name:
         raise RequestError("missing file name, for instance: /read notes.txt")
     chat.read_texts.append(read_text("/read", Path(name).expanduser()).removesuffix("\n"))
@@ -23,7 +23,7 @@ def attach_text(chat: Chat, name: str) -> str:
 
 
 def attach_image(chat: Chat, name: str) -> str:
-    """Put an image, a PDF file or a video before the next message; return the text to show."""
+    """Attach an image, PDF file or video to the next message. Return the text to show."""
     from woolly.chat.media import cannot_take
     from woolly.multimodal import read_image
     from woolly.multimodal.pdf import is_pdf
@@ -75,7 +75,7 @@ def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
 
 
 def attach_audio(chat: Chat, name: str) -> str:
-    """Put an audio file before the next message; return the text to show."""
+    """Attach an audio file to the next message. Return the text to show."""
     from woolly.multimodal import read_audio
 
     if not name:
