@@ -93,7 +93,6 @@ class Generator:
         self.slots = SlotTable(self.max_concurrent)
         self.admission = Admission(self.max_concurrent, settings.max_queue)
         self.read_ahead_tasks = ReadAheadTasks(self.admission)
-        # Images are decoded, and some fetched, on threads of their own: on those of all requests, a few conversations
         # Images are decoded and fetched on separate threads, so that chats with images do not delay text-only chats.
         self.media_pool = ThreadPoolExecutor(_DECODING, "woolly-media")
         self.texts = asyncio.Semaphore(_TEXTS)  # acquired by requests that only tokenize or render
@@ -148,7 +147,7 @@ class Generator:
     async def format_chat(self, chat: ChatRequest, slot: ModelSlot, model: str | None) -> ChatFormat:
         """Render a chat with the model's template, off the event loop. `model` is the name in the request.
 
-        A reasoning effort that the template does not support is ignored, because agents always send one. "none" is not.
+        An unsupported reasoning effort other than "none" is ignored, because agents always send an effort.
         """
         derived = await self._models.find_derived(model)
         try:
@@ -229,11 +228,11 @@ class Generator:
                 self._models.discard(slot)
 
     def check_characters(self, llm: LLM, values: Iterable[Any]) -> None:
-        """Raise ApiError 400 if the texts among JSON values are too long for any prompt; see prompt_length.py."""
+        """Raise ApiError 400 if the strings in JSON values are too long for any prompt; see prompt_length.py."""
         check_characters(values, self._max_prompt(llm))
 
     def check_text(self, llm: LLM, text: str) -> None:
-        """Raise ApiError 400 if a prompt is too long for counting tokens: files become text in the layout."""
+        """Raise ApiError 400 if a prompt is too long to be tokenized, including the text of files."""
         check_text(text, self._max_prompt(llm))
 
     async def count_tokens(self, layout: ChatFormat, slot: ModelSlot) -> int:

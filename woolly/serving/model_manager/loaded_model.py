@@ -27,7 +27,7 @@ class ModelSlot:
     needs: MemoryEstimate | None = None
     users: int = 0  # requests that use the model or wait until it is loaded
     keep_alive: KeepAlive = field(default_factory=KeepAlive)
-    has_scales: bool = False  # True if the adapters are those of --lora; adapters of presets and names have scale 1
+    has_scales: bool = False  # True for adapters of --lora; adapters of presets and names have scale 1
     requested_at: float = field(default_factory=time.monotonic)  # arrival of the first request
     last_used: float = field(default_factory=time.monotonic)
     drain_deadline: float = math.inf  # when running answers are interrupted to unload the model

@@ -45,7 +45,7 @@ def options_for(path: Path, settings: Settings, loading: Preset | None = None) -
 
 
 def has_scales(options: ModelOptions, settings: Settings, loading: Preset | None) -> bool:
-    """Return True if the adapters are those of --lora and --lora-scaled, not of a preset or name."""
+    """Return True for adapters of --lora and --lora-scaled, False for adapters of a preset or name."""
     is_own = loading is not None and "lora" in loading.sampling
     return bool(options.adapters) and not is_own and options.adapters == settings.model_options().adapters
 

@@ -50,7 +50,7 @@ class VllmMetrics:
         queued: float,
         longest: int,
     ) -> None:
-        """Count a request; the arguments are those of `Stats.count_answer`."""
+        """Count a request, with the arguments of `Stats.count_answer`."""
         for reason in reasons:
             self._ended.labels(model, "abort" if reason in ("cancelled", "error") else reason).inc()
         n_prompt, n_answer = usage["prompt_tokens"], usage["completion_tokens"]

@@ -17,7 +17,7 @@ def _kv_type(settings: Settings) -> str | None:
 
 
 def options_from(settings: Settings) -> ModelOptions:
-    """Return the options of `LLM`, including those that combine several settings.
+    """Return the options of `LLM`, some of which combine several settings.
 
     Reads --chat-template-file.
     """

@@ -46,5 +46,5 @@ def usage_of(runnings: Sequence[RunningRequest]) -> dict[str, Any]:
 
 
 def timings_of(runnings: Sequence[RunningRequest]) -> dict[str, float]:
-    """Return the timings of a request; for several requests, those of the slowest."""
+    """Return the timings of a request, or of the slowest of several requests."""
     return max((running.timings() for running in runnings), key=lambda timings: timings.get("predicted_ms", 0.0))

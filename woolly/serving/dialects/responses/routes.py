@@ -150,7 +150,7 @@ def _own(body: ResponseBody, request: Request) -> list[Data]:
 
 
 def _earlier(body: ResponseBody, request: Request) -> list[Data]:
-    """Return all items before the input: those of the conversation or of the previous responses."""
+    """Return all items before the input, from the conversation or the previous responses."""
     if (id := body.conversation_id) is not None:
         return list(conversations_of(request).get(owner_of(request), id).items.values())
     id = body.previous_response_id
