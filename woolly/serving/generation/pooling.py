@@ -162,5 +162,5 @@ async def _wrong_model(models: ModelManager, info: ModelInfo, can: Sequence[Capa
     others = [one.name for one in await models.list() if set(can) & set(one.capabilities)]
     names = ", ".join(others[:4])
     remedy = f"use {names}" if others else f"run `woolly pull {models_for(purpose)[0]}` on the server"
-    why = info.unsupported or "unsupported model type"
+    why = info.unsupported or "wrong model type"
     return ApiError(400, "wrong_model", f"{info.name} cannot {verb}: {why}", param="model", suggestion=remedy)

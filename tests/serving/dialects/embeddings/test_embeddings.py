@@ -128,8 +128,8 @@ def test_chat_model_is_rejected_with_the_name_of_a_local_embedding_model(client)
     reply = client.post("/v1/embeddings", json={"model": "tiny", "input": "a"})
     error = reply.json()["error"]
     assert (reply.status_code, error["code"], error["param"]) == (400, "wrong_model", "model")
-    assert "tiny cannot embed texts" in error["message"] and "ask for embedder" in error["message"]
-    assert client.post("/api/embed", json={"model": "tiny", "input": "a"}).json()["error"].endswith("ask for embedder")
+    assert "tiny cannot embed texts" in error["message"] and "use embedder" in error["message"]
+    assert client.post("/api/embed", json={"model": "tiny", "input": "a"}).json()["error"].endswith("use embedder")
 
 
 def test_request_without_a_model_goes_to_an_embedding_model(client):

@@ -102,7 +102,7 @@ def test_documents_are_truncated_to_max_tokens_per_doc(client):
         ("/v1/rerank", {"model": "tiny", "query": "a", "documents": ["b"]}, "cannot rank documents"),
         ("/v1/classify", {"model": "embedder", "input": "a"}, "cannot classify texts"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c", "d", "e"]}, "2 and 3 texts cannot be paired"),
-        ("/v1/score", {"text_1": "a"}, "a text or a list of texts"),
+        ("/v1/score", {"text_1": "a"}, "a string or a list of strings"),
     ],
 )
 def test_invalid_ranking_gives_a_one_line_error(client, path, body, says):
@@ -112,4 +112,4 @@ def test_invalid_ranking_gives_a_one_line_error(client, path, body, says):
 
 def test_v2_errors_have_the_cohere_format(client):
     reply = client.post("/v2/rerank", json={"model": "none", "query": "a", "documents": ["b"]})
-    assert reply.status_code == 404 and "no model named 'none'" in reply.json()["message"]
+    assert reply.status_code == 404 and "unknown model 'none'" in reply.json()["message"]

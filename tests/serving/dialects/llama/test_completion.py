@@ -159,8 +159,8 @@ def test_grammar_and_schema_are_enforced(client):
         ({"prompt": "hi", "grammar": "root ::= ("}, "grammar"),
         ({"prompt": "a" * 600}, "512"),
         ({"prompt": "hi", "n_probs": 101}, "n_probs"),
-        ({"prompt": "hi", "stop": ["x"] * 257}, "stop has 257 texts"),
-        ({"prompt": "hi", "stop": "x" * 65_537}, "stop has 1 texts of 65537 bytes"),
+        ({"prompt": "hi", "stop": ["x"] * 257}, "stop has 257 strings"),
+        ({"prompt": "hi", "stop": "x" * 65_537}, "stop has 1 strings with 65537 bytes"),
     ],
 )
 def test_invalid_or_unsupported_fields_are_named(client, fields, named):

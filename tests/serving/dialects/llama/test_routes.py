@@ -102,7 +102,7 @@ def test_slots_can_be_hidden(app_with):
 
 def test_infill_needs_a_model_with_fim_tokens(client):
     reply = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b", "n_predict": 2})
-    assert reply.status_code == 400 and "prefix" in reply.json()["error"]["message"]
+    assert reply.status_code == 400 and "FIM" in reply.json()["error"]["message"]
     reply = client.post("/infill", json={"input_prefix": "a"})
     assert reply.status_code == 400 and "input_suffix" in reply.json()["error"]["message"]
 

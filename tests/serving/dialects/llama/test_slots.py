@@ -55,7 +55,7 @@ def test_slot_with_an_adapter_is_erased_and_an_empty_slot_says_so(app_with, tiny
     [
         ("/slots/0?action=save", {"filename": "../x"}, "invalid file name"),
         ("/slots/0?action=save", {}, "filename"),
-        ("/slots/0?action=restore", {"filename": "missing.bin"}, "cannot be read"),
+        ("/slots/0?action=restore", {"filename": "missing.bin"}, "cannot read"),
         ("/slots/0?action=restore", {"filename": "wrong.bin"}, "not a slot file"),
         ("/slots/0?action=save", {"filename": "wrong.bin"}, "not a slot file"),
         ("/slots/0?action=save", {"filename": "folder"}, "not a slot file"),

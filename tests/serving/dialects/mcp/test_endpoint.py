@@ -98,7 +98,7 @@ def test_tokens_are_counted(url):
         ("generate", {}, "prompt: field required"),
         ("generate", {"prompt": "x", "tempreature": 1}, "tempreature"),
         ("generate", {"prompt": "x", "json_schema": {"type": "nonsense"}}, "Invalid type: nonsense"),
-        ("nothing", {}, "there are: generate, chat"),
+        ("nothing", {}, "available: generate, chat"),
     ],
 )
 def test_error_is_a_result_with_the_reason(url, name, arguments, expected):

@@ -80,7 +80,7 @@ def test_servers_start_with_the_app_and_requests_start_none(app_with, tmp_path):
         assert client.get("/mcp/tools").json()["servers"] == [failed]
         assert starts.read_text().count("begun") == 1
         gate.write_text("open")
-        assert "no server 'fast'; it names: slow" in client.post("/mcp/start", json={"server": "fast"}).text
+        assert "unknown MCP server 'fast'; available: slow" in client.post("/mcp/start", json={"server": "fast"}).text
         again = client.post("/mcp/start", json={"server": "slow"}).json()
         assert again["servers"] == [{**starting, "state": "up"}]
         assert again["tools"]
