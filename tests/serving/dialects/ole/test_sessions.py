@@ -110,7 +110,7 @@ def test_stale_answer_is_not_added(store):
     session = store.create("", model_name="m", max_context_length=8, messages=[{"role": "system", "content": "s"}])
     pair = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     store.append("", session.id, pair, after=1, context_length=7, model_name="n")
-    with pytest.raises(ApiError, match="went on") as refused:
+    with pytest.raises(ApiError, match="changed during this answer") as refused:
         store.append("", session.id, pair, after=1, context_length=7, model_name="n")
     assert refused.value.status == 409
     kept = store.get("", session.id)
@@ -194,7 +194,7 @@ def test_session_bytes_are_limited(app_with):
     with app_with(max_session_size="500") as api:
         refused = api.post("/api/v1/sessions", json={"system_prompt": "x" * 500})
         assert refused.status_code == 413 and refused.json()["error"]["code"] == "session_too_large"
-        assert "system_prompt takes" in refused.json()["error"]["message"]
+        assert "system_prompt needs" in refused.json()["error"]["message"]
         assert api.get("/api/v1/sessions").json() == []
         session = api.post("/api/v1/sessions", json={"system_prompt": "x" * 50}).json()["session_id"]
         assert say("y" * 100).status_code == 200

@@ -81,5 +81,5 @@ def test_damaged_file_is_set_aside_and_the_store_starts_empty(tmp_path, damage):
 
 
 def test_folder_in_place_of_the_file_is_named(tmp_path):
-    with pytest.raises(RequestError, match=f"the sessions file {tmp_path} cannot be opened: Is a directory"):
+    with pytest.raises(RequestError, match=f"cannot open the sessions file {tmp_path}: Is a directory"):
         SessionStore(tmp_path)

@@ -95,7 +95,7 @@ def test_stream_ends_with_success(maker):
         ({"from": "nothing"}, 404, "'nothing' not found"),
         ({"model": "../x"}, 400, "model"),
         ({"model": ""}, 400, "model"),
-        ({"model": "tiny"}, 400, "name of a file"),
+        ({"model": "tiny"}, 400, "name of a model file"),
         ({"parameters": {"top_k": "x"}}, 400, "options.top_k"),
         ({"parameters": {"top_p": 2}}, 400, "top_p"),
     ],
