@@ -27,7 +27,7 @@ def test_contents_are_unchanged():
 @pytest.mark.parametrize(
     "kind, body, said",
     [
-        ("application/json", b"{}", r"a form .* with purpose and file was"),
+        ("application/json", b"{}", r"expected a form .* with purpose and file"),
         ("multipart/form-data", form(), "no boundary"),
         (KIND, b"", "does not contain the boundary"),
         (KIND, form(part(b"file", b"x"), end=b""), "ends before"),
