@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from woolly.chat.reasoning import ReasoningFormat, find_reasoning
-from woolly.chat.tools.format import FORMATS, Format, find_format
+from woolly.chat.tools.added_formats import fitting_format, installed_formats
+from woolly.chat.tools.format import FORMATS, Format, find_format, read_formats
+from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.chat.message import Message
@@ -93,7 +97,21 @@ def _completed(schema: Any) -> Any:
 
 
 _known: WeakKeyDictionary[ChatTemplate, TemplateFormat] = WeakKeyDictionary()
+_given: WeakKeyDictionary[ChatTemplate, Format] = WeakKeyDictionary()
 _lock = Lock()
+
+
+def use_tool_format(template: ChatTemplate, file: str | os.PathLike[str]) -> None:
+    """Read the calls of a model by a row of a file; RequestError if no row has signs of its template."""
+    formats = read_formats(Path(file))
+    for each in {template, template.for_tools}:
+        format = fitting_format(formats, each.source)
+        if format is None:
+            raise RequestError(
+                f"tool_format: no row of {file} has signs of the chat template; leave signs out for any template",
+                field="tool_format",
+            )
+        _given[each] = format
 
 
 def find_template_format(template: ChatTemplate, tokenizer: Tokenizer | None = None) -> TemplateFormat:
@@ -106,21 +124,22 @@ def find_template_format(template: ChatTemplate, tokenizer: Tokenizer | None = N
 
 def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateFormat:
     row = find_format(template.source, tokenizer)
+    added = _given.get(template) or fitting_format(installed_formats(), template.source)
     if template.is_fallback:
-        return TemplateFormat(row, False, find_reasoning(template.source))
+        return TemplateFormat(added or row, False, find_reasoning(template.source))
     from woolly.chat.derive_reasoning import derive_reasoning
     from woolly.chat.tools.derive import derive_format, find_probe
 
     probe = find_probe(template)
-    if row.name in _NOT_AS_SHOWN:
+    if added is None and row.name in _NOT_AS_SHOWN:
         field = derive_reasoning(template, probe).field
         return TemplateFormat(row, False, find_reasoning(template.source), field)
     reasoning = derive_reasoning(template, probe)
     marks, header = reasoning.marks, ""
     if marks is not None and not marks.start:
         header, marks = marks.answer, None
-    format = derive_format(probe, "" if marks is None else marks.start + marks.end)
-    calls = format or row
+    format = None if added else derive_format(probe, "" if marks is None else marks.start + marks.end)
+    calls = added or format or row
     if format is not None and not format.marks:
         # Calls without markers: those that the family may write are accepted.
         calls = format.with_marks(row if row.is_bare else FORMATS["generic"])

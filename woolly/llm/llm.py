@@ -138,7 +138,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         files = self._loaded  # with the current adapters
         self._identifying, self._adapting = threading.Lock(), threading.Lock()
         try:
-            self.template = load_template(loaded, given.chat_template)
+            self.template = load_template(loaded, given.chat_template, given.tool_format)
             if isinstance(loaded.file.metadata, Overlay):
                 loaded.file.metadata.check_read()
             self.defaults = defaults_of(self.preset, SamplingParams())

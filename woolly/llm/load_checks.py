@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat import Modalities
+from woolly.chat.template_format import use_tool_format
 from woolly.engine import multimodal
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Value, parse_overrides
@@ -37,14 +38,20 @@ def check_load_options(given: ModelOptions) -> None:
         raise RequestError("chat_template is empty; expected a Jinja template", field="chat_template")
 
 
-def load_template(loaded: LoadedModel, chat_template: str | None) -> ChatTemplate:
-    """Return the chat template: the given one, or the template of the file."""
+def load_template(loaded: LoadedModel, chat_template: str | None, tool_format: str | None = None) -> ChatTemplate:
+    """Return the chat template: the given one, or the template of the file.
+
+    `tool_format` is a file with the format of calls, used instead of the derived one.
+    """
     ends = (loaded.tokenizer.bos_id, loaded.tokenizer.eos_id)
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)
     metadata = loaded.file.metadata if chat_template is None else {"tokenizer.chat_template": chat_template}
     if loaded.source is not None and "tokenizer.chat_template" not in metadata:
         metadata = {"tokenizer.chat_template": _PLAIN}  # an encoder takes a plain text, not a conversation
-    return ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
+    template = ChatTemplate.from_metadata(metadata, bos_token=bos, eos_token=eos)
+    if tool_format is not None:
+        use_tool_format(template, tool_format)
+    return template
 
 
 def load_modalities(loaded: LoadedModel, ctx: int) -> Modalities | None:

@@ -294,6 +294,12 @@ class ModelOptions(EngineOptions):
     control_vectors: tuple[tuple[str, float], ...] = option(())
     control_vector_layers: tuple[int, int] | None = option(None)
     chat_template: str | None = option(None)
+    tool_format: str | None = option(
+        None,
+        "JSON file with rows of tool call formats, for a model that writes calls in another form than its template.",
+        flags="--tool-format",
+        shown="derived from the chat template",
+    )
     preset: str | None = option(
         None,
         "Table of presets.toml; none disables presets.",
@@ -327,6 +333,7 @@ class LoadOptions(TypedDict, total=False):
     control_vectors: Mapping[str, float] | Sequence[str | os.PathLike[str]] | None
     control_vector_layers: tuple[int, int] | None
     chat_template: str | None
+    tool_format: str | os.PathLike[str] | None
     preset: str | None
     mmproj: str | os.PathLike[str] | None
     cache_disk: int | str | None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from woolly.chat.tools.labeled_calls import Label
 from woolly.chat.tools.tagged_calls import Tags
-from woolly.chat.tools.unquoted_json import QUOTE
+from woolly.errors import RequestError
 
 if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
@@ -23,7 +26,9 @@ class Format:
     """
 
     name: str
-    marks: tuple[tuple[str, str], ...]  # what opens a call or several, and what closes them; the first is written
+    # Marks: what opens a call or several, and what closes them; the first is written.
+    marks: tuple[tuple[str, str], ...]
+    reason: str = ""  # why a row is needed, although formats are derived
     signs: tuple[str, ...] = ()  # texts of which a template of this format has all
     token: str = ""  # a control token that only vocabularies of this format have
     # How a call is written: by a label, by tags or as Python; else as an object of JSON.
@@ -34,11 +39,8 @@ class Format:
     arguments: str = "arguments"
     is_numbered: bool = False  # an object begins with its number, as "tool_call_id"
     is_keyed: bool = False  # an object has one key, the tool's name, whose value are the arguments
-    frame: tuple[str, str, str] = (
-        "",
-        "",
-        "",
-    )  # an object's text before the name, between name and arguments, and after
+    # Text of an object before the name, between name and arguments, and after them.
+    frame: tuple[str, str, str] = ("", "", "")
     is_list: bool = False  # calls are in an array
     # Several objects in one pair of marks: what is before, between and after them.
     group: tuple[str, str, str] | None = None
@@ -61,152 +63,51 @@ class Format:
         return replace(self, marks=other.marks, loose=other.loose, is_bare=True)
 
 
-_NO_PADDING = ("", "")
+def read_formats(source: Path | Mapping[str, Any] | Sequence[Any]) -> tuple[Format, ...]:
+    """Return the formats of a JSON file, or of rows that were read; RequestError if one is not a format."""
+    where = f"{source}: " if isinstance(source, Path) else ""
+    rows: Any = source
+    if isinstance(source, Path):
+        try:
+            rows = json.loads(source.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RequestError(f"tool_format: {source} cannot be read: {error}", field="tool_format") from None
+    try:
+        return tuple(_built(Format, row) for row in ([rows] if isinstance(rows, Mapping) else rows))
+    except (TypeError, KeyError, ValueError) as error:
+        raise RequestError(
+            f"tool_format: {where}a row is not a format of calls: {error}; see woolly/chat/tools/formats.json for rows",
+            field="tool_format",
+        ) from None
+
+
+def _built(kind: type[Any], row: Any) -> Any:
+    """Return a row as a dataclass, with tuples in place of lists."""
+    if not isinstance(row, Mapping):
+        raise TypeError(f"an object was expected, not {type(row).__name__}")
+    kinds = {field.name: field for field in fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in row.items():
+        if key not in kinds:
+            raise KeyError(f"unknown key {key!r}")
+        inner = {"label": Label, "tags": Tags}.get(key) if kind is Format else None
+        values[key] = _built(inner, value) if inner is not None and value is not None else _frozen(value)
+        default = kinds[key].default
+        expected = str if kinds[key].type == "str" else tuple if isinstance(default, tuple) else None
+        if expected is not None and not isinstance(values[key], expected):
+            raise TypeError(f"{key} is {value!r}; expected {'a list' if expected is tuple else 'a text'}")
+    return kind(**values)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
 # Small models write their calls as they write other JSON.
 FENCES = (("```json", "```"), ("```", "```"))
-_NAME = r"(?P<name>[\w.-]+)"
-_FUNCTION = Tags(
-    ("<function=", ">\n"), ("<parameter=", ">"), ("\n", "\n</parameter>\n"), "</function>", has_lines=True
-)  # of Qwen3-Coder, Qwen3.5, Nemotron 3 and Seed-OSS
-_INVOKE = Tags(('<invoke name="', '">\n'), ('<parameter name="', '">'), ("", "</parameter>\n"), "</invoke>")
-_ARGUMENT = Tags(("", "\n"), ("<arg_key>", "</arg_key>"), ("\n<arg_value>", "</arg_value>\n"), "</tool_call>")
-_MISTRAL = Label(
-    rf"\s*{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?(?:\[ARGS\]\s*)?", after="[ARGS]", marks=("[ARGS]", "[CALL_ID]")
-)
-_DEEPSEEK_SEPARATOR = "<｜tool▁sep｜>"
-_DEEPSEEK = Label(
-    rf"\s*function\s*{_DEEPSEEK_SEPARATOR}\s*{_NAME}\s*(?:```json\s*)?",
-    before=f"function{_DEEPSEEK_SEPARATOR}",
-    after="\n```json\n",
-    end="\n```",
-    marks=(_DEEPSEEK_SEPARATOR,),
-)
-_DEEPSEEK_SHORT = Label(
-    rf"\s*{_NAME}\s*{_DEEPSEEK_SEPARATOR}\s*", after=_DEEPSEEK_SEPARATOR, marks=(_DEEPSEEK_SEPARATOR,)
-)
-_DEEPSEEK_MARKS = (("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),)
-_DEEPSEEK_SECTION = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-_KIMI = Label(
-    r"\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+)(?::\d+)?)\s*<\|tool_call_argument_begin\|>\s*",
-    before="functions.",
-    after=":{n}<|tool_call_argument_begin|>",
-    marks=("<|tool_call_argument_begin|>",),
-)
-_HARMONY = Label(
-    rf"{_NAME}\s*(?:<\|constrain\|>)?\s*(?:json)?\s*<\|message\|>\s*",
-    after=" <|constrain|>json<|message|>",
-    marks=("<|channel|>", "<|constrain|>", "<|message|>"),
-)
-_GEMMA = Label(rf"\s*call:\s*{_NAME}\s*", before="call:", marks=(QUOTE,), is_bare=True)
-_HERMES_MARKS = (("<tool_call>", "</tool_call>"),)
 
-# In the order in which their signs are looked for.
-_ROWS = (
-    Format(
-        "harmony",
-        (("<|channel|>commentary to=functions.", "<|call|>"),),
-        ("<|channel|>", "<|message|>"),
-        label=_HARMONY,
-        is_single=True,
-        padding=_NO_PADDING,
-    ),
-    Format(
-        "seed",
-        (("<seed:tool_call>", "</seed:tool_call>"), ("<function=", "</seed:tool_call>")),
-        ("<seed:tool_call>",),
-        tags=_FUNCTION,
-    ),
-    Format(
-        "minimax",
-        (("<minimax:tool_call>", "</minimax:tool_call>"), ('<invoke name="', "</minimax:tool_call>")),
-        ("<minimax:tool_call>",),
-        tags=_INVOKE,
-    ),
-    Format("glm", (("<tool_call>", ""),), ("<arg_key>", "<tool_call>"), tags=_ARGUMENT, padding=_NO_PADDING),
-    Format(
-        "qwen_xml",
-        (*_HERMES_MARKS, ("<function=", "</tool_call>")),
-        ("<function=", "<parameter="),
-        tags=_FUNCTION,
-    ),
-    Format(
-        "deepseek",
-        _DEEPSEEK_MARKS,
-        ("<｜tool▁calls▁begin｜>", "```json"),
-        label=_DEEPSEEK,
-        section=_DEEPSEEK_SECTION,
-        padding=_NO_PADDING,
-    ),
-    Format(
-        "deepseek_short",
-        _DEEPSEEK_MARKS,
-        ("<｜tool▁calls▁begin｜>",),
-        label=_DEEPSEEK_SHORT,
-        section=_DEEPSEEK_SECTION,
-        between="",
-        padding=_NO_PADDING,
-    ),
-    Format(
-        "kimi",
-        (("<|tool_call_begin|>", "<|tool_call_end|>"),),
-        ("<|tool_calls_section_begin|>",),
-        label=_KIMI,
-        section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-        between="",
-        padding=_NO_PADDING,
-    ),
-    Format(
-        "gemma",
-        (("<|tool_call>", "<tool_call|>"),),
-        ("<|tool_call>",),
-        label=_GEMMA,
-        between="",
-        padding=_NO_PADDING,
-    ),
-    Format(
-        "command",
-        (("<|START_ACTION|>", "<|END_ACTION|>"),),
-        ("<|START_ACTION|>",),
-        names="tool_name",
-        arguments="parameters",
-        is_numbered=True,
-        is_list=True,
-        padding=_NO_PADDING,
-    ),
-    Format(
-        "lfm2",
-        (("<|tool_call_start|>", "<|tool_call_end|>"),),
-        ("<|tool_call_start|>",),
-        token="<|tool_call_start|>",
-        is_python=True,
-        is_list=True,
-        padding=_NO_PADDING,
-    ),
-    Format("nemotron", (("<TOOLCALL>", "</TOOLCALL>"),), ("<TOOLCALL>",), is_list=True, padding=_NO_PADDING),
-    Format("granite", (("<|tool_call|>", ""), *_HERMES_MARKS), ("<|tool_call|>",), is_list=True, padding=_NO_PADDING),
-    Format(
-        "mistral_named",
-        (("[TOOL_CALLS]", ""),),
-        ("[TOOL_CALLS]", "[ARGS]"),
-        label=_MISTRAL,
-        between="",
-        padding=_NO_PADDING,
-        id_length=9,
-    ),
-    Format("mistral", (("[TOOL_CALLS]", ""),), ("[TOOL_CALLS]",), is_list=True, padding=_NO_PADDING, id_length=9),
-    Format("hermes", _HERMES_MARKS, ("<tool_call>",), loose=FENCES),
-    Format(
-        "llama3",
-        (("<|python_tag|>", ""),),
-        ("<|python_tag|>",),
-        arguments="parameters",
-        is_single=True,
-        is_bare=True,
-        padding=_NO_PADDING,
-    ),
-    # For templates without tools, or without the shape of a call: accepts whatever is common.
-    Format("generic", _HERMES_MARKS, loose=FENCES, is_bare=True, padding=_NO_PADDING),
-)
+# In the order in which their signs are looked for; the last one serves templates that have no other's.
+_ROWS = read_formats(Path(__file__).with_name("formats.json"))
 
 FORMATS: dict[str, Format] = {format.name: format for format in _ROWS}
 

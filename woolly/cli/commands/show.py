@@ -23,6 +23,8 @@ from woolly.machine.blas import import_numpy
 from woolly.store import resolve
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from woolly.gguf import GGUFFile
 
 _MAX_VALUE_LENGTH = 100
@@ -35,6 +37,12 @@ _BANDWIDTH_MEGABYTES = 256
     Option("--ctx -c", "Context for the memory estimate.", int, shown="as for `run`"),
     Option("--kv-type -ctk", "KV cache type for the memory estimate.", shown="f16"),
     Option("--tensors", "List every tensor.", bool, default=False),
+    Option(
+        "--template",
+        "Print a tool call and the reasoning markers as the chat template shows them.",
+        bool,
+        default=False,
+    ),
     Option(
         "--identity",
         "Load the model and print its identity, a digest of everything that determines its output.",
@@ -49,6 +57,7 @@ def show(
     ctx: int | None,
     kv_type: str | None,
     tensors: bool,
+    template: bool,
     identity: bool,
     as_json: bool,
 ) -> None:
@@ -81,7 +90,7 @@ def show(
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
-        _print(facts)
+        _print(facts, with_call=template)
 
 
 def _here(model: str) -> Path | None:
@@ -125,6 +134,7 @@ def _identity(path: Path) -> dict[str, Any]:
 def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) -> dict[str, Any]:
     from woolly import _native
     from woolly.cli.commands.show_gpu import detect_gpu, estimate_on_gpu
+    from woolly.cli.commands.show_template import describe_template
     from woolly.engine import default_ctx, describe_draft
     from woolly.llm.speculation import embedded_draft
     from woolly.machine.memory import available_memory
@@ -169,6 +179,7 @@ def _facts(file: GGUFFile, ctx: int | None, kv_type: str | None, tensors: bool) 
         "tensors": {name: {"count": count[name], "bytes": n_bytes[name]} for name, _ in n_bytes.most_common()},
         "memory": memory,
         **drafts,
+        **({"chat": chat} if (chat := describe_template(file)) else {}),
         **({"gpu": gpu} if gpu else {}),
         **({"speed": _speed(file, gpu)} if "total" in memory else {}),
         **({"tensor_list": {_printable(name): entry for name, entry in listed.items()}} if tensors else {}),
@@ -226,7 +237,20 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print_chat(console: Console, chat: dict[str, Any], *, with_call: bool) -> None:
+    if "cannot_render" in chat:
+        console.print(f"chat template  {_printable(chat['cannot_render'])}", markup=False)
+        return
+    console.print(f"tool calls  {_printable(chat['tool_format'])}", markup=False)
+    if with_call:
+        if "reasoning" in chat:
+            start, end = (_printable(chat["reasoning"][key]) for key in ("start", "end"))
+            console.print(f"reasoning  {start} ... {end} ({chat['reasoning_format']})", markup=False)
+        for line in chat.get("call", "").splitlines():
+            console.print(f"  {_printable(line)}", markup=False, highlight=False)
+
+
+def _print(facts: dict[str, Any], *, with_call: bool = False) -> None:
     from rich.table import Table
 
     from woolly.cli.commands.show_gpu import describe_gpu
@@ -259,6 +283,8 @@ def _print(facts: dict[str, Any]) -> None:
         console.print(f"parameters  {facts['parameters']:,}")
     if transcribes(facts["metadata"].get("general.architecture")):
         console.print("audio  speech-to-text")
+    if chat := facts.get("chat"):
+        _print_chat(console, chat, with_call=with_call)
     if images := facts.get("pictures"):
         what = images.get("cannot_run") or _image_text(images)
         console.print(f"images  {_printable(Path(images['projector']).name)} ({_printable(what)})")

@@ -1,0 +1,32 @@
+"""Formats of calls and reasoning in the facts of `woolly show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from woolly.errors import TemplateError
+
+if TYPE_CHECKING:
+    from woolly.gguf import GGUFFile
+
+
+def describe_template(file: GGUFFile) -> dict[str, Any]:
+    """Return the formats of calls and reasoning that a model's chat template shows; {} for a file without one."""
+    from woolly.chat.template_format import find_template_format
+    from woolly.templates import ChatTemplate
+
+    try:
+        template = ChatTemplate.from_metadata(file.metadata, bos_token="", eos_token="").for_tools
+    except TemplateError as error:
+        return {"cannot_render": str(error)}
+    if template.is_fallback:
+        return {}
+    known = find_template_format(template)
+    calls = "derived from the chat template" if known.is_derived else f"{known.calls.name}: {known.calls.reason}"
+    found: dict[str, Any] = {"tool_format": calls}
+    if known.reasoning is not None:
+        found["reasoning"] = {"start": known.reasoning.start, "end": known.reasoning.end}
+        found["reasoning_format"] = "derived" if known.has_derived_reasoning else "of the table of families"
+    if known.calls.example:
+        found["call"] = known.calls.example
+    return found
