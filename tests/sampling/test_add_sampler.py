@@ -56,7 +56,7 @@ def test_sampler_range_and_place_are_checked():
     assert refused.value.field == "skip_top"
     with pytest.raises(RequestError, match=r"^skip_top is 1, but samplers does not include skip_top"):
         MoreParams(skip_top=1, samplers=SAMPLERS)
-    with pytest.raises(RequestError, match=r"^skip_top is 1, but mirostat=2 stands in"):
+    with pytest.raises(RequestError, match=r"^skip_top is 1, but mirostat=2 replaces"):
         MoreParams(skip_top=1, mirostat=2)
 
 

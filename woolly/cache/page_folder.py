@@ -298,7 +298,10 @@ def _head(identity: str, kind: str, digest: bytes, payload: bytes) -> bytes:
 
 
 def _parse(data: bytes, identity: str, kind: str, digest: bytes) -> Bytes:
-    """Return the payload of a file. ValueError with the reason if the file is invalid or does not match its name."""
+    """Return the payload of a file.
+
+    Raise ValueError with the reason if the file is invalid or does not match its name.
+    """
     head, end = data[: _HEAD.size], _HEAD.size + _SUM
     if len(data) < end or _sum(head) != data[_HEAD.size : end]:
         raise ValueError("truncated or damaged header")

@@ -40,7 +40,7 @@ class WindowPool:
         return max(0, n_tokens - self.window + 1) // PAGE_SIZE
 
     def hold(self, pages: Sequence[int]) -> None:
-        """Add a user to pages, and map unmapped ones. ValueError, without any change, if there is no room."""
+        """Add a user to pages, and map unmapped ones. Raise ValueError, without any change, if there is no room."""
         needed = sum(self._users[page] == 0 for page in pages)
         if needed > self.n_free:
             raise ValueError(f"requested {needed} pages of window {self.window}, but only {self.n_free} are free")

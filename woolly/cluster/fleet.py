@@ -67,7 +67,7 @@ class Fleet:
         self.counts: Counter[str] = Counter()  # moved, stalled, lost, refused, by_prefix, by_load
 
     def start(self) -> None:
-        """Start all replicas and wait until most are ready. ModelError if no replica is ready."""
+        """Start all replicas and wait until most are ready. Raise ModelError if no replica is ready."""
         with self._lock:
             for slot in self._slots:
                 self._spawn(slot)

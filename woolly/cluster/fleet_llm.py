@@ -45,7 +45,7 @@ class FleetLLM(LLM):
         grace: float = 30.0,
         load_limit: float = 1800.0,
     ) -> None:
-        """Start a replica with every launcher and wait for them. ModelError if no replica is ready."""
+        """Start a replica with every launcher and wait for them. Raise ModelError if no replica is ready."""
         # Opened only for its tokenizer and validation, so it uses no GPU.
         backend = "cpu" if options.backend == "auto" or is_gpu_backend(options.backend) else options.backend
         bare = replace(options, backend=backend, device=None, gpu_layers=None, weight_memory="0")
@@ -132,7 +132,7 @@ class _FleetDriver(EngineDriver):
     def end_reasoning(self, requests: Sequence[Request]) -> bool:
         """End the reasoning of answers. A replica that takes an answer over ends its reasoning at the same token.
 
-        RequestError if no replica computes an answer at the moment, or if it does not respond.
+        Raise RequestError if no replica computes an answer at the moment, or if it does not respond.
         """
         answers = [one for request in requests if isinstance(one := self._pending.get(request), PendingAnswer)]
         asked = [one for one in answers if self._end_reasoning(one)]
@@ -146,7 +146,7 @@ class _FleetDriver(EngineDriver):
         return any(replies)
 
     def _end_reasoning(self, pending: PendingAnswer) -> bool:
-        """Ask the replica to end the reasoning. Return False without a replica, or while it replays tokens."""
+        """Ask the replica to end the reasoning. Return False if there is no replica, or if it replays tokens."""
         message = pending.end_reasoning_message()  # created first, because a later replica does not know the id
         return not pending.is_repeating and self._fleet.send(pending, message)
 

@@ -59,7 +59,7 @@ def prepare(app: FastAPI, settings: Settings) -> None:
     models.n_replicas = -(-settings.replicas // max(1, len(_devices(settings)))) if settings.ray is None else 0
 
     def n_running() -> int:
-        """Return the number of concurrent answers of all replicas. Loading replicas count with the default."""
+        """Return the number of concurrent answers of all replicas. For loading replicas, use the default."""
         given = [one.get("n_parallel", _DEFAULT_CONCURRENT) for _, one in _replicas(models)]
         each = max(given, default=_DEFAULT_CONCURRENT) if settings.parallel is None else int(settings.parallel)
         return each * (settings.replicas + len(settings.join))

@@ -52,7 +52,7 @@ class ReplicaLauncher(ABC):
 
     @abstractmethod
     def start(self) -> ReplicaHandle:
-        """Start a replica and return when it is connected; RequestError or OSError on failure."""
+        """Start a replica and return when it is connected; raise RequestError or OSError on failure."""
 
 
 class _ProcessHandle(ReplicaHandle):

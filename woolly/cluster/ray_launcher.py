@@ -74,7 +74,7 @@ class RayLauncher(ReplicaLauncher):
 def ray_launchers(address: str, n: int, threads: int | None, may_use_gpus: bool = False) -> list[ReplicaLauncher]:
     """Return launchers of n actors of the Ray cluster at an address ("auto": the local cluster).
 
-    With `may_use_gpus`, all actors get GPUs if the cluster has any, because GPUs and CPUs give different bits.
+    With `may_use_gpus`, all actors get GPUs if the cluster has any, because GPUs and CPUs give different bits. Raise
     RequestError if `ray` is not installed or the cluster is unreachable.
     """
     try:

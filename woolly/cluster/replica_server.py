@@ -19,7 +19,7 @@ class ReplicaServer:
     """Serves one front at a time and loads the model for each. A second front waits until the first disconnects."""
 
     def __init__(self, address: str, secret: str) -> None:
-        """Listen at HOST:PORT; port 0 selects any free port. RequestError on failure."""
+        """Listen at HOST:PORT; port 0 selects any free port. Raise RequestError on failure."""
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
             raise RequestError(f"listen is {address!r}; expected HOST:PORT", field="listen")

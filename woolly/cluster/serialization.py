@@ -67,7 +67,7 @@ def write_error(error: BaseException) -> dict[str, Any]:
 
 
 def read_error(written: Mapping[str, Any]) -> Exception:
-    """Parse the error of `write_error`; RuntimeError for errors that are not Woolly's."""
+    """Parse the error of `write_error`; raise RuntimeError for errors that are not Woolly's."""
     kind = getattr(errors, str(written["kind"]), None)
     message = str(written["message"])
     extra = {name: value for name, value in written.items() if name not in ("kind", "message")}

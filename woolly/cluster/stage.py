@@ -116,7 +116,7 @@ class Stage:
         self.file.close()
 
     def claim(self, session: StageSession, instance: str) -> None:
-        """Assign the stage to a session; StageError if it is assigned to another engine.
+        """Assign the stage to a session; raise StageError if it is assigned to another engine.
 
         An engine may reconnect before its lost connection is detected. Its old session is then ended.
         """

@@ -195,7 +195,7 @@ class Engine:
     def new_request(
         self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions = _USUAL
     ) -> Request:
-        """Return a request without queueing it; RequestError if it does not fit the context."""
+        """Return a request without queueing it; raise RequestError if it does not fit the context."""
         return self._input_processor.new_request(prompt, params, options)
 
     def add(self, request: Request) -> Request:

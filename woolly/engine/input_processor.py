@@ -134,7 +134,7 @@ class InputProcessor:
         )
 
     def check_generative(self) -> None:
-        """RequestError for an embedding or scoring model."""
+        """Raise RequestError for an embedding or scoring model."""
         result = self._plan.result
         if result != "logits":
             verbs = "embed" if result == "embeddings" else "rerank or classify"
@@ -146,7 +146,7 @@ class InputProcessor:
             )
 
     def check_tokens(self, ids: Sequence[int] | Prompt) -> None:
-        """RequestError for an empty prompt or token ids outside the vocabulary."""
+        """Raise RequestError for an empty prompt or token ids outside the vocabulary."""
         if len(ids) == 0:
             raise RequestError("the prompt is empty; expected at least one token", field="prompt", names=())
         n_vocab = self._plan.n_tokens
@@ -224,7 +224,7 @@ class InputProcessor:
 
 
 def check_decoder_only(plan: Plan) -> None:
-    """RequestError for an encoder-decoder model, which cannot continue a prompt."""
+    """Raise RequestError for an encoder-decoder model, which cannot continue a prompt."""
     if plan.has_source:
         raise RequestError(
             "this is an encoder-decoder model, which computes no logits, scores or hidden states of a text; open a"

@@ -90,7 +90,7 @@ class ChatStream(Stream):
 
     @property
     def completion(self) -> ChatCompletion:
-        """Complete answer; RequestError while it is unfinished."""
+        """Complete answer; raise RequestError while it is unfinished."""
         return self._reader.complete(super().completion)
 
     def __next__(self) -> ChatChunk:
@@ -103,12 +103,12 @@ def _fields(given: Chunk | Completion) -> dict[str, Any]:
 
 
 def written_note(driver: EngineDriver, layout: ChatFormat, requests: Sequence[Request]) -> str:
-    """Return a summary of the conversation, written by the model. RequestError if the summary is empty."""
+    """Return a summary of the conversation, written by the model. Raise RequestError if the summary is empty."""
     return read_note(layout, requests, *driver.complete([requests]))
 
 
 def read_note(layout: ChatFormat, requests: Sequence[Request], completion: Completion) -> str:
-    """Return the text of an answer as a summary. RequestError if it is empty."""
+    """Return the text of an answer as a summary. Raise RequestError if it is empty."""
     note = ChatReader(layout, requests).complete(completion.checked()).text.strip()
     if not note:
         raise RequestError(

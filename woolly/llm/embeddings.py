@@ -11,7 +11,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 def check_dimensions(dimensions: int | None, width: int) -> None:
-    """RequestError if embeddings of `width` numbers cannot be truncated to `dimensions`."""
+    """Raise RequestError if embeddings of `width` numbers cannot be truncated to `dimensions`."""
     if dimensions is None:
         return
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= width:

@@ -215,7 +215,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
 
         "blk.3" is the output of layer 3, "output_norm" the normalized final state before the output projection, and
         "blk.3.ffn_norm" the output of the step with this weight (see `woolly plan`). A number is a step index of
-        `woolly plan --fused`. RequestError if the backend never computes this value separately.
+        `woolly plan --fused`. Raise RequestError if the backend never computes this value separately.
         """
         if (found := find_norm(self.engine.program, step)) is None:
             return self.driver.call(lambda engine: engine.hidden(ids, step))

@@ -27,7 +27,7 @@ _COUNTS = (
 
 
 def check_load_options(given: ModelOptions) -> None:
-    """RequestError for an empty template or a count below 1."""
+    """Raise RequestError for an empty template or a count below 1."""
     for name in _COUNTS:
         value = getattr(given, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -64,7 +64,7 @@ def load_modalities(loaded: LoadedModel, ctx: int) -> Modalities | None:
 
 
 def overrides_of(given: ModelOptions) -> dict[str, Value]:
-    """Return the metadata overrides of the options by key; RequestError for invalid values."""
+    """Return the metadata overrides of the options by key; raise RequestError for invalid values."""
     found = parse_overrides(given.metadata)
     scaling, scale = given.rope_scaling, _positive("rope_scale", given.rope_scale)
     if scaling is not None and scaling not in _SCALINGS:

@@ -76,7 +76,7 @@ class PoolingMixin:
     def embed_tokens(self, texts: Text | Sequence[Text], *, truncate: bool = False) -> list[Float32]:
         """Return a vector for each token of each text, float32 [n_tokens, width], not normalized.
 
-        RequestError if the model's file specifies pooling.
+        Raise RequestError if the model's file specifies pooling.
         """
         job = self.prepare_token_embedding(listed(texts), truncate=truncate)
         return self._run(job, False).all_rows()
@@ -116,7 +116,7 @@ class PoolingMixin:
     ) -> PoolingJob:
         """Return a job for `embeddings`.
 
-        RequestError if the model is not an embedding model, or if a text is too long.
+        Raise RequestError if the model is not an embedding model, or if a text is too long.
         """
         if pooling == "none":
             message = "pooling is 'none', which gives no vector per text; expected mean, cls or last"

@@ -39,7 +39,7 @@ _WORDS = {int: "an integer", str: "a string"}
 
 
 def defaults_of(preset: Preset | None, base: SamplingParams) -> SamplingParams:
-    """Return the default sampling parameters; StoreError for an invalid one in the preset."""
+    """Return the default sampling parameters; raise StoreError for an invalid one in the preset."""
     others = (*LOADING_KEYS, *SERVER_KEYS)
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -65,7 +65,7 @@ def with_system(preset: Preset | None, chat: ChatRequest) -> ChatRequest:
 
 
 def load_of(preset: Preset | None) -> dict[str, Any]:
-    """Return the LLM keywords of a preset, including its context. StoreError for an invalid value."""
+    """Return the LLM keywords of a preset, including its context. Raise StoreError for an invalid value."""
     if preset is None:
         return {}
     found: dict[str, Any] = {} if preset.ctx is None else {"ctx": preset.ctx}

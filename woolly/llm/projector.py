@@ -41,7 +41,7 @@ class ProjectorFile:
 def choose_projector(model: Path, given: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the given projector file, or the one next to the model, or None.
 
-    `given` "none" means no projector; StoreError if a given file does not exist.
+    "none" selects no projector. Raise StoreError if the given file does not exist.
     """
     if given is not None:
         return None if given == "none" else _given(given)
@@ -63,8 +63,8 @@ def describe_projector(model: Path, given: str | os.PathLike[str] | None = None)
 def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_stages: bool = False) -> Path | None:
     """Return the projector to use with a model: the given file, a matching file next to the model, or None.
 
-    An unusable projector next to the model is logged and ignored; the model then only supports text. ModelError if the
-    given file belongs to another model.
+    An unusable projector next to the model is logged and ignored; the model then only supports text. Raise ModelError
+    if the given file belongs to another model.
     """
     path = choose_projector(model, given)
     if path is None or (given is None and has_stages):
@@ -80,7 +80,7 @@ def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_s
 
 
 def check_pair(model: Path, projector: Path) -> None:
-    """ModelError if the row width of a projector does not match the model."""
+    """Raise ModelError if the row width of a projector does not match the model."""
     with open_gguf(projector) as file:
         width = max(tower.width for tower in towers.trace_towers(file))
     with open_gguf(model) as file:

@@ -45,7 +45,7 @@ def is_list_of_chats(messages: object) -> bool:
 def split_options(
     call: str, options: Mapping[str, Any], known: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the sampling options and the other options; KeywordError for an unknown option."""
+    """Return the sampling options and the other options; raise KeywordError for an unknown option."""
     check_keywords(call, options, known)
     rows = options_of(SamplingParams)
     sampling = {name: value for name, value in options.items() if name in rows}

@@ -101,7 +101,7 @@ class RequestMixin:
     def prepare_chat(
         self, messages: Messages | Chats, params: Params | None = None, **options: Any
     ) -> tuple[ChatFormat, list[Request]]:
-        """Return the layout of a conversation and its requests; RequestError for a list of conversations."""
+        """Return the layout of a conversation and its requests; raise RequestError for a list of conversations."""
         if is_list_of_chats(messages):
             raise RequestError("streaming takes one conversation, but got a list")
         return self.prepare_chats(messages, params, **options)[0]
@@ -181,13 +181,13 @@ class RequestMixin:
         return [id for part in parts for id in part]
 
     def image_tokens(self, image: Image) -> int:
-        """Return the number of context tokens of an image; RequestError if the model does not support images."""
+        """Return the number of context tokens of an image; raise RequestError if the model does not support images."""
         if self.modalities is None or self.modalities.vision is None:
             raise RequestError(cannot_take("image", self.modalities))
         return image_tokens(image, self.modalities.vision, self._encode)
 
     def audio_tokens(self, audio: Audio) -> int:
-        """Return the number of context tokens of an audio clip; RequestError if the model does not support audio."""
+        """Return the number of context tokens of an audio clip; raise RequestError without audio support."""
         if self.modalities is None or self.modalities.audio is None:
             raise RequestError(cannot_take("audio", self.modalities))
         return audio_tokens(audio, self.modalities.audio, self._encode)

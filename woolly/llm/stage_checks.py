@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def parse_stages(given: ModelOptions, adapters: Mapping[str, object]) -> Stages | None:
-    """Return the addresses of the stages, or None without stages; RequestError for unsupported options."""
+    """Return the addresses of the stages, or None without stages; raise RequestError for unsupported options."""
     if not given.stages:
         return None
     alone = {

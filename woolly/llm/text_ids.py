@@ -87,7 +87,7 @@ class BatchTokenizer:
         return TextIds(whole, len(head), len(end))
 
     def _head(self, query: str) -> tuple[int, ...]:
-        """Return the ids before a document; RequestError if the query is too long."""
+        """Return the ids before a document; raise RequestError if the query is too long."""
         head = self._heads.get(query)
         if head is None:
             if len(query) > self._max_chars:

@@ -50,7 +50,7 @@ _BELOW_NORMAL = 0x4000
 
 
 def _limit_by_job(kernel: Any, memory: int, seconds: int) -> None:
-    """Assign this process to a Windows job with limits. OSError if the system rejects them."""
+    """Assign this process to a Windows job with limits. Raise OSError if the system rejects them."""
     kernel.CreateJobObjectW.restype = ctypes.c_void_p
     job = ctypes.c_void_p(kernel.CreateJobObjectW(None, None))
     limits = _Limits(process_time=seconds * 10_000_000, process_memory=memory, priority=_BELOW_NORMAL)

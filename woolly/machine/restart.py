@@ -40,7 +40,8 @@ def can_restart() -> bool:
 def restart(listener: socket.socket) -> NoReturn:
     """Replace this process with one of the same command and listening socket, so that no client is rejected.
 
-    All other files and threads are closed, which also frees a failed GPU. OSError if the command no longer exists.
+    All other files and threads are closed, which also frees a failed GPU. Raise OSError if the command no longer
+    exists.
     """
     listing = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
     for number in [int(entry.name) for entry in listing.iterdir()]:

@@ -39,11 +39,11 @@ class ServerConnection:
         self._tail = _Tail()
 
     async def tools(self) -> list[Tool]:
-        """Return the server's tools. ToolError if the server cannot be started."""
+        """Return the server's tools. Raise ToolError if the server cannot be started."""
         return (await self._open())[1]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Return the result of a tool. ToolError if the server rejects the call, times out or ends."""
+        """Return the result of a tool. Raise ToolError if the server rejects the call, times out or ends."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 

@@ -9,6 +9,6 @@ from woolly.machine.optional_packages import install_command
 
 
 def check_package() -> None:
-    """RequestError, without a field, if the package is not installed."""
+    """Raise RequestError, without a field, if the package is not installed."""
     if find_spec("mcp") is None:
         raise RequestError(f"MCP needs the package mcp: {install_command('mcp')}")

@@ -61,7 +61,7 @@ class Toolbox:
     """
 
     def __init__(self, servers: Sequence[ServerSpec]) -> None:
-        """RequestError if the package `mcp` is not installed."""
+        """Raise RequestError if the package `mcp` is not installed."""
         check_package()
         self.tools: tuple[OfferedTool, ...] = ()
         self._loop = asyncio.new_event_loop()
@@ -87,7 +87,7 @@ class Toolbox:
         return self._submit(self._start(name))
 
     def find(self, name: str) -> OfferedTool:
-        """Return the tool with a name. ToolError, with the available names, for an unknown tool."""
+        """Return the tool with a name. Raise ToolError, with the available names, for an unknown tool."""
         for tool in self.tools:
             if tool.name == name:
                 return tool

@@ -29,8 +29,8 @@ def run_decoder(
 ) -> bytes | None:
     """Return the output of a file's decoder process, or None if it failed or exceeded its limits.
 
-    RequestError if the files of the conversation are not decoded by `deadline` (on the clock of time.monotonic), or
-    with code "busy" if no slot becomes free in time.
+    Raise RequestError if the files of the conversation are not decoded by `deadline` (on the clock of time.monotonic),
+    or with code "busy" if no slot becomes free in time.
     """
     begun = time.monotonic()
     late = RequestError("the files of the conversation take too long to decode; send fewer files")

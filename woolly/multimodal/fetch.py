@@ -48,7 +48,7 @@ def fetch(
     resolve: Resolve | None = None,
     checks: bool = True,
 ) -> bytes:
-    """Fetch an http or https URL; RequestError if the address is not allowed or the request fails.
+    """Fetch an http or https URL; raise RequestError if the address is not allowed or the request fails.
 
     `what` is "image", "file" or "video". The request ends at `deadline`, on the clock of time.monotonic, or after 20
     seconds. `resolve` and `checks` are for tests with a local server.
@@ -71,7 +71,7 @@ def fetch(
 
 
 def check_address(address: str, host: str) -> None:
-    """RequestError if an IP address is not public."""
+    """Raise RequestError if an IP address is not public."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     inner = [ip]
     if isinstance(ip, ipaddress.IPv6Address):  # addresses that embed an IPv4 address

@@ -62,7 +62,7 @@ class Image:
 
 
 def check_pillow() -> None:
-    """RequestError with the install command if Pillow is missing."""
+    """Raise RequestError with the install command if Pillow is missing."""
     try:
         import PIL  # noqa: F401
     except ImportError:
@@ -73,7 +73,7 @@ def read_image(source: ImageSource, name: str = "the image") -> Image:
     """Return the image from a path, the bytes of a file, a PIL image or an array.
 
     As in transformers, EXIF orientation is applied, transparency becomes white, and only the first frame of an
-    animation is used. RequestError for unsupported, oversized or damaged images; the message begins with `name`.
+    animation is used. Raise RequestError for unsupported, oversized or damaged images; the message begins with `name`.
     """
     if isinstance(source, Image):
         return source

@@ -60,7 +60,7 @@ _BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b
 
 
 def detect_format(data: bytes, name: str) -> str:
-    """Return the format of a file by its magic bytes, a key of FORMATS; RequestError if unsupported."""
+    """Return the format of a file by its magic bytes, a key of FORMATS; raise RequestError if unsupported."""
     if len(data) > MAX_BYTES:
         raise RequestError(
             f"{name} is larger than {MAX_BYTES >> 20} MiB; send a smaller file",

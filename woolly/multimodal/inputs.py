@@ -41,7 +41,7 @@ class ImageInput:
         return _is_http(self.url)
 
     def read(self, *, allows_remote: bool = False, deadline: float = math.inf) -> Image:
-        """Return the decoded image. RequestError, with the field, if it cannot be decoded.
+        """Return the decoded image. Raise RequestError, with the field, if it cannot be decoded.
 
         Fetching must finish before `deadline`, on the clock of time.monotonic.
         """
@@ -74,7 +74,7 @@ class AudioInput:
     where: str = ""  # request field of the clip, for messages
 
     def read(self) -> Audio:
-        """Return the decoded audio. RequestError, with the field, if it cannot be decoded."""
+        """Return the decoded audio. Raise RequestError, with the field, if it cannot be decoded."""
         try:
             if self.source is not None:
                 return read_audio(self.source)
@@ -110,7 +110,7 @@ class FileInput:
         return self.source is None and _is_http(self.data)
 
     def fetched(self, deadline: float) -> FileInput:
-        """Return the input with its bytes, fetched before `deadline`; RequestError if fetching fails."""
+        """Return the input with its bytes, fetched before `deadline`; raise RequestError if fetching fails."""
         try:
             name = self.name or PurePosixPath(unquote(urlsplit(self.data).path)).name[:80]
             return replace(self, source=_fetch(self.data, "file", deadline), data="", name=name)
@@ -120,7 +120,7 @@ class FileInput:
     def read(
         self, *, with_images: bool, most: int, before: FileUsage | None = None, deadline: float = math.inf
     ) -> tuple[Page, ...]:
-        """Return the pages, rendered if `with_images`. RequestError, with the field, if they cannot be decoded.
+        """Return the pages, rendered if `with_images`. Raise RequestError, with the field, if they cannot be decoded.
 
         `most` bounds the pages, including pages of the files in `before`. Decoding must finish before `deadline`, on
         the clock of time.monotonic.
@@ -157,14 +157,14 @@ class VideoInput:
         return self.source is None and _is_http(self.data)
 
     def fetched(self, deadline: float) -> VideoInput:
-        """Return the input with its bytes, fetched before `deadline`; RequestError if fetching fails."""
+        """Return the input with its bytes, fetched before `deadline`; raise RequestError if fetching fails."""
         try:
             return replace(self, source=_fetch(self.data, "video", deadline), data="")
         except RequestError as error:
             raise self.request_error(str(error)) from None
 
     def read(self, sampling: VideoSampling, *, deadline: float = math.inf) -> Video:
-        """Return the frames, decoded before `deadline`. RequestError, with the field, if decoding fails."""
+        """Return the frames, decoded before `deadline`. Raise RequestError, with the field, if decoding fails."""
         try:
             data = video_bytes(self.data) if self.source is None else read_file(self.source)
             return read_video(data, sampling, deadline=deadline)

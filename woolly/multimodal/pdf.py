@@ -152,8 +152,8 @@ def read_pages(
 ) -> tuple[Page, ...]:
     """Return the pages of a PDF file, rendered if `with_images`.
 
-    RequestError for a file that is not a PDF file, damaged, encrypted or too expensive to decode, for more than `most`
-    pages including the files in `before`, or if decoding does not finish before `deadline` (on the clock of
+    Raise RequestError for a file that is not a PDF file, damaged, encrypted or too expensive to decode, for more than
+    `most` pages including the files in `before`, or if decoding does not finish before `deadline` (on the clock of
     time.monotonic). Messages begin with `name`.
     """
     _check(data, name)

@@ -26,7 +26,10 @@ class ProjectorSettings:
 
 
 def read_projector(metadata: Mapping[str, Any]) -> ProjectorSettings:
-    """Read the settings of a file's encoders; skip one unsupported encoder of two. ModelError if none is supported."""
+    """Read the settings of a file's encoders; skip one unsupported encoder of two.
+
+    Raise ModelError if none is supported.
+    """
     check_projector(metadata)
     vision: VisionSettings | None = None
     audio: AudioSettings | None = None

@@ -68,7 +68,7 @@ def file_bytes(data: str) -> bytes:
 
 
 def check_file_type(type: str) -> None:
-    """RequestError if a media type is not PDF."""
+    """Raise RequestError if a media type is not PDF."""
     if type.lower() not in ("application/pdf", "application/x-pdf", "application/octet-stream"):
         raise RequestError(f"the media type is {type[:60]!r}; expected application/pdf")
 
@@ -88,14 +88,14 @@ def video_bytes(data: str) -> bytes:
 
 
 def check_audio_type(type: str) -> None:
-    """RequestError if a media type is not an audio type."""
+    """Raise RequestError if a media type is not an audio type."""
     kind = type.lower().partition("/")[0]
     if kind not in ("audio", "application"):  # application/ogg is a valid type of OGG files
         raise RequestError(f"the media type is {type[:60]!r}; expected audio ({SUPPORTED_AUDIO})")
 
 
 def check_image_type(type: str) -> None:
-    """RequestError if a media type is not a supported image type."""
+    """Raise RequestError if a media type is not a supported image type."""
     kind, _, name = type.lower().partition("/")
     if kind != "image":
         raise RequestError(f"the media type is {type[:60]!r}; expected an image ({SUPPORTED})")
@@ -104,7 +104,7 @@ def check_image_type(type: str) -> None:
 
 
 def read_base64(text: str, what: str = "image") -> bytes:
-    """Return the bytes of base64 data; RequestError if it is invalid or too long."""
+    """Return the bytes of base64 data; raise RequestError if it is invalid or too long."""
     if len(text) > MAX_BYTES * 4 // 3 + 4:
         raise RequestError(
             f"the {what} is larger than {MAX_BYTES >> 20} MiB; send a smaller file",

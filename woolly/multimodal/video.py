@@ -68,7 +68,7 @@ class Frame:
 
     @property
     def images(self) -> list[Image]:
-        """Decoded frames in order; RequestError for invalid output of the subprocess."""
+        """Decoded frames in order; raise RequestError for invalid output of the subprocess."""
         n_bytes = self.temporal_patch_size * self.width * self.height * 3
         shape = self.temporal_patch_size, self.height, self.width, 3
         try:
@@ -115,8 +115,8 @@ def is_video(source: Any) -> bool:
 def read_video(data: bytes, sampling: VideoSampling, name: str = "the video", *, deadline: float = math.inf) -> Video:
     """Return the frames of a video.
 
-    RequestError for unsupported, oversized or damaged videos, or if decoding does not finish before `deadline` (on the
-    clock of time.monotonic).
+    Raise RequestError for unsupported, oversized or damaged videos, or if decoding does not finish before `deadline`
+    (on the clock of time.monotonic).
     """
     if len(data) > MAX_BYTES:
         raise RequestError(

@@ -156,13 +156,13 @@ class VisionSettings:
 
 
 def check_projector(metadata: Mapping[str, Any]) -> None:
-    """ModelError if the metadata do not belong to a projector file."""
+    """Raise ModelError if the metadata do not belong to a projector file."""
     if text_of(metadata, "general.architecture") != "clip":
         raise ModelError("not a projector file (see general.architecture); pass an mmproj file")
 
 
 def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
-    """Read the vision settings from a file's metadata; ModelError or UnsupportedError if there are none."""
+    """Read the vision settings from a file's metadata; raise ModelError or UnsupportedError if there are none."""
     check_projector(metadata)
     if metadata.get("clip.has_vision_encoder") is not True:
         raise UnsupportedError("the file has no image encoder (clip.has_vision_encoder)")
@@ -210,7 +210,7 @@ def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
 
 
 def _queries(metadata: Mapping[str, Any]) -> int:
-    """Return the rows per input of MiniCPM-V; UnsupportedError for versions with another layout."""
+    """Return the rows per input of MiniCPM-V; raise UnsupportedError for versions with another layout."""
     version = metadata.get("clip.minicpmv_version", 2)
     if not isinstance(version, int) or version < 3:
         raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; expected 3 (MiniCPM-V 2.6) or later")

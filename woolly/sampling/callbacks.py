@@ -33,7 +33,7 @@ def call_processor(
 
 
 def call_sampler(sampler: Callable[[Sequence[int], Float32], int], history: History, row: Float32) -> int:
-    """Return the token of a custom sampler; CallbackError for a banned token."""
+    """Return the token of a custom sampler; raise CallbackError for a banned token."""
     possible = row > -np.inf
     token = _call("custom_sampler", sampler, history, row)
     if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < len(possible):

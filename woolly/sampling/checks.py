@@ -23,7 +23,7 @@ _F32_MAX = 3.4e38  # samplers compute in float32
 
 
 def check(params: SamplingParams) -> None:
-    """RequestError for the first invalid value; otherwise normalize lists and numbers."""
+    """Raise RequestError for the first invalid value; otherwise normalize lists and numbers."""
     if params.max_tokens == -1:  # llama.cpp's value for no limit
         object.__setattr__(params, "max_tokens", None)
     if params.reasoning_budget == -1:  # likewise
@@ -98,7 +98,7 @@ def _check_structure(params: SamplingParams) -> None:
 
 
 def _check_chain(params: SamplingParams) -> None:
-    """RequestError for an option without effect, because no parameter is silently ignored."""
+    """Raise RequestError for an option without effect, because no parameter is silently ignored."""
     rows = options_of(type(params))
     if params.custom_sampler is not None and params.mirostat:
         raise _refusal("mirostat", f"is {params.mirostat}, but custom_sampler replaces it; remove one of them")

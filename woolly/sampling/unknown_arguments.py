@@ -56,7 +56,7 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def check_keywords(call: str, given: Iterable[str], known: Collection[str]) -> None:
-    """KeywordError for the first unknown argument of `call`."""
+    """Raise KeywordError for the first unknown argument of `call`."""
     for name in given:
         if name in known:
             continue

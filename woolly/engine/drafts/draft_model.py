@@ -216,7 +216,7 @@ class DraftModelProposer:
 
 
 def check_vocabulary(draft: Tokenizer, target: Tokenizer) -> None:
-    """RequestError if a draft model has a different vocabulary: draft tokens are token ids of the target model."""
+    """Raise RequestError if a draft model has a different vocabulary, because draft tokens are target token ids."""
     if draft.n_vocab != target.n_vocab:
         raise RequestError(
             f"the draft model has {draft.n_vocab} tokens but the model has {target.n_vocab}; use a draft model with the"

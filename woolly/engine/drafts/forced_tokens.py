@@ -34,7 +34,7 @@ def add_forced_tokens(scheduled: SchedulerOutput, scheduler: Scheduler, ctx: int
 
 
 def check_replayable(replay_tokens: Sequence[int], params: SamplingParams, max_tokens: int | None) -> None:
-    """RequestError if the sampler could not reproduce the replay tokens."""
+    """Raise RequestError if the sampler could not reproduce the replay tokens."""
     if not replay_tokens:
         return
     if params.temperature > 0 and params.seed is None:

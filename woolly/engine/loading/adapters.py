@@ -118,7 +118,7 @@ def named_adapters(adapters: object) -> dict[str, str | os.PathLike[str]]:
 def open_adapter(name: str, path: str | os.PathLike[str], plan: Plan) -> Adapter:
     """Open a LoRA file for a model.
 
-    ModelError for another architecture or unsupported tensors, StoreError for a missing file.
+    Raise ModelError for another architecture or unsupported tensors, StoreError for a missing file.
     """
     try:
         found = resolve(path)

@@ -83,6 +83,6 @@ def default_ctx(
 
 
 def check_ctx(ctx: int | None) -> None:
-    """RequestError unless the context length is None or an integer of at least 1."""
+    """Raise RequestError unless the context length is None or an integer of at least 1."""
     if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or ctx < 1):
         raise RequestError(f"ctx is {ctx!r}; expected an integer of at least 1", field="ctx")

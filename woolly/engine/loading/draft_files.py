@@ -112,8 +112,9 @@ def describe_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | N
 
 
 def draft_token_map(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64] | None:
-    """Return the model token of each draft token (`d2t`), or None if they are identical; ModelError for an invalid
-    table.
+    """Return the model token of each draft token (`d2t`), or None if they are identical.
+
+    Raise ModelError for an invalid table.
     """
     if plan.draft is None:
         return None
@@ -136,7 +137,7 @@ def draft_token_map(other: GGUFFile | None, plan: Plan) -> npt.NDArray[np.int64]
 
 
 def _check_fit(file: GGUFFile, other: GGUFFile) -> None:
-    """ModelError unless architecture, width, layers and vocabulary of a draft file match the model."""
+    """Raise ModelError unless architecture, width, layers and vocabulary of a draft file match the model."""
     if not (is_block(other) or is_head(other)):
         raise ModelError(
             f"{other.path.name} has neither an MTP block nor a draft head for {file.path.name}; to use a complete"

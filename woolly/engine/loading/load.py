@@ -289,7 +289,7 @@ def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -
 def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
     """Return `kv_tokens`, or by default up to four contexts within 10 % of the free memory.
 
-    RequestError if less than ctx.
+    Raise RequestError if less than ctx.
     """
     if kv_tokens is not None:
         if isinstance(kv_tokens, bool) or not isinstance(kv_tokens, int) or kv_tokens < ctx:

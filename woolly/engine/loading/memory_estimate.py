@@ -110,7 +110,7 @@ def _gpus(backend: str, options: Options) -> tuple[Gpu, ...]:
 
 
 def check_memory(name: str, needed: MemoryEstimate) -> None:
-    """RequestError if the available memory cannot hold the model."""
+    """Raise RequestError if the available memory cannot hold the model."""
     if reason := shortage(name, needed):
         raise RequestError(
             f"{reason}; lower ctx or weight_memory, or choose a smaller model",
@@ -120,7 +120,7 @@ def check_memory(name: str, needed: MemoryEstimate) -> None:
 
 
 def check_memory_for_second_copy(name: str, weights: int) -> None:
-    """RequestError if the available memory cannot hold a second copy of a model's prepared weights."""
+    """Raise RequestError if the available memory cannot hold a second copy of a model's prepared weights."""
     if weights > (available := available_memory()):
         raise RequestError(
             f"changing the adapters of {name} needs about {_gb(weights)} for a second copy of its weights, but only"

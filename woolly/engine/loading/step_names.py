@@ -16,7 +16,7 @@ def find_step(program: Program, name: str | int) -> int:
     """Return the index of a step in the running plan, by index, weight ("blk.3.ffn_norm") or layer ("blk.3").
 
     An index refers to the running plan. A weight names the output of the step that uses it in the model's plan; a layer
-    names its last output. RequestError if the backend fused this output away.
+    names its last output. Raise RequestError if the backend fused this output away.
     """
     running = program.running_plan
     if isinstance(name, int) and not isinstance(name, bool):

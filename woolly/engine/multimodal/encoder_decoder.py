@@ -143,7 +143,10 @@ def _check_params(params: SamplingParams) -> None:
 
 
 def source_backend(backend: str, options: Options) -> str:
-    """Return the backend of an encoder-decoder model: CPU or reference. UnsupportedError if a GPU is requested."""
+    """Return the backend of an encoder-decoder model:
+
+    CPU or reference. Raise UnsupportedError if a GPU is requested.
+    """
     name = backend_for(options.device, backend)
     if is_gpu_backend(name) or options.wants_gpu:
         raise UnsupportedError(

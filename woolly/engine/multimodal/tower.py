@@ -109,7 +109,7 @@ class Tower:
         return " and ".join(dict.fromkeys(program.about.place for program in self.programs))
 
     def check(self, encoder_input: EncoderInput, kind: Modality | None = None) -> None:
-        """RequestError for an input that the encoder cannot process."""
+        """Raise RequestError for an input that the encoder cannot process."""
         encoder = self._encoder(kind)
         settings, patch = encoder.traced.settings, encoder.traced.params.patch
         what, part = ("audio", "frame") if isinstance(settings, AudioSettings) else ("image", "patch")
@@ -289,7 +289,7 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
 
 
 def _compiled(backend: str, plan: Plan, traced: TracedTower, options: Options, path: Path) -> Program:
-    """Compile a stage; ModelError if the sizes in the file are inconsistent."""
+    """Compile a stage; raise ModelError if the sizes in the file are inconsistent."""
     try:
         return choose(backend).compile(plan, traced.tensors, options)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:

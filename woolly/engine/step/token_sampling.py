@@ -74,7 +74,7 @@ def score_prompt(request: Request, first: int, rows: Float32) -> None:
 
 
 def _check_replayed(request: Request, token: int) -> None:
-    """RequestError if a replayed token differs."""
+    """Raise RequestError if a replayed token differs."""
     at = len(request.output)
     if token != request.replay_tokens[at]:
         raise RequestError(

@@ -43,7 +43,7 @@ class EngineDriver:
 
     @property
     def engine(self) -> Engine:
-        """Engine of the driver. Outside of `call`, read immutable attributes only. RequestError after `close`."""
+        """Engine of the driver. Outside of `call`, read immutable attributes only. Raise RequestError after `close`."""
         engine = self._engine
         self._check_process()
         if engine is None or self.is_closed:
@@ -237,7 +237,7 @@ class EngineDriver:
         self._worker.join()
 
     def check_outside(self) -> None:
-        """RequestError on the engine thread, where a call would deadlock."""
+        """Raise RequestError on the engine thread, where a call would deadlock."""
         if self._is_inside():
             raise RequestError("a request callback cannot call its LLM, which waits for the callback; use another LLM")
 

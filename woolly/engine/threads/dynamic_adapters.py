@@ -52,9 +52,9 @@ class DynamicAdaptersMixin:
     def add_adapter(self, path: str | os.PathLike[str], name: str | None = None, scale: float = 1.0) -> str:
         """Add a GGUF LoRA file to the running model and return its name, by default the stem of the file.
 
-        Later requests that do not select adapters use it with `scale`. RequestError if the name is taken, if a GPU or
-        other processes run the model (load the model with its adapters instead), or if memory cannot hold a second copy
-        of the prepared weights (`code` is "insufficient_memory").
+        Later requests that do not select adapters use it with `scale`. Raise RequestError if the name is taken, if a
+        GPU or other processes run the model (load the model with its adapters instead), or if memory cannot hold a
+        second copy of the prepared weights (`code` is "insufficient_memory").
         """
         name = Path(path).stem if name is None else name
         _check_scale(name, scale)

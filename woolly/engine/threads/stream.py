@@ -34,7 +34,7 @@ class Stream(Iterator[Chunk]):
 
     @property
     def completion(self) -> Completion:
-        """Complete answer; RequestError while it is unfinished."""
+        """Complete answer; raise RequestError while it is unfinished."""
         if any(request.finish_reason is None for request in self.requests):
             raise RequestError("the answer is unfinished; read the stream to its end, or close it")
         return Completion.of(self.requests)

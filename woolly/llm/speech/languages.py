@@ -27,7 +27,7 @@ _OTHER = {"burmese": "my", "valencian": "ca", "flemish": "nl", "castilian": "es"
 
 
 def find_language(given: str, known: Sequence[str]) -> str:
-    """Return the code of a language, given as code or name; RequestError if it is not in `known`."""
+    """Return the code of a language, given as code or name; raise RequestError if it is not in `known`."""
     text = given.strip().lower().replace("_", "-")
     codes = {name: code for code, name in NAMES.items()} | _OTHER
     code = codes.get(text, text.split("-")[0])

@@ -25,7 +25,7 @@ class TranscribeOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """RequestError for a value of the wrong type."""
+        """Raise RequestError for a value of the wrong type."""
         wanted = {
             "language": (self.language is None or isinstance(self.language, str), "a code or a name"),
             "translate": (isinstance(self.translate, bool), "True or False"),
@@ -39,7 +39,7 @@ class TranscribeOptions:
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """Temperatures to try, in order; RequestError for a value outside 0 to 2."""
+        """Temperatures to try, in order; raise RequestError for a value outside 0 to 2."""
         given = FALLBACK_TEMPERATURES if self.temperature is None else self.temperature
         several = tuple(given) if isinstance(given, Sequence) else (given,)
         for one in several or (math.nan,):

@@ -50,7 +50,7 @@ class ParakeetTranscriber:
         audio: Audio,
         options: TranscribeOptions,
     ) -> None:
-        """`encoder_step` is the plan step that places encoder rows. RequestError for unsupported options."""
+        """`encoder_step` is the plan step that places encoder rows. Raise RequestError for unsupported options."""
         for name, value in (
             ("language", options.language),
             ("prompt", options.prompt),

@@ -63,7 +63,7 @@ class TranscriptionMixin:
         return transcriber.transcript
 
     def new_transcriber(self, audio: Audio, **options: Any) -> Transcriber:
-        """Return the transcriber of an audio clip; RequestError if the model or an option does not support it."""
+        """Return the transcriber of an audio clip; raise RequestError if the model or an option does not support it."""
         if not self.transcribes:
             raise RequestError(
                 "this is not a speech-to-text model; open a Whisper or Parakeet model, or send audio in a chat to a"

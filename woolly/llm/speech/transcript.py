@@ -60,7 +60,7 @@ class Transcript:
         return self.text
 
     def subtitles(self, kind: str) -> str:
-        """Return the segments as subtitles in the format "srt" or "vtt"; RequestError for another format."""
+        """Return the segments as subtitles in the format "srt" or "vtt"; raise RequestError for another format."""
         return subtitles(self.segments, kind)
 
 

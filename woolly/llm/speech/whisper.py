@@ -69,7 +69,7 @@ class WhisperTranscriber:
         options: TranscribeOptions,
         aligner: WordAligner | None = None,
     ) -> None:
-        """RequestError for an unknown language, or for translation by an English-only model.
+        """Raise RequestError for an unknown language, or for translation by an English-only model.
 
         An `aligner` adds words with times to the segments.
         """

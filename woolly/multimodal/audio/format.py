@@ -37,7 +37,7 @@ _FIRST_BYTES = (
 
 
 def detect_format(data: bytes, name: str) -> str:
-    """Return the format of a file by its magic bytes: WAV, FLAC, MP3 or OGG; RequestError if unsupported."""
+    """Return the format of a file by its magic bytes: WAV, FLAC, MP3 or OGG; raise RequestError if unsupported."""
     if len(data) > MAX_BYTES:
         raise RequestError(
             f"{name} is larger than {MAX_BYTES >> 20} MiB; send a shorter file",
@@ -68,7 +68,7 @@ def _kind(data: bytes) -> str | None:
 
 
 def check_bounds(n_frames: int, rate: int, n_channels: int, name: str) -> None:
-    """RequestError if duration, sampling rate or number of channels exceeds its limit."""
+    """Raise RequestError if duration, sampling rate or number of channels exceeds its limit."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise RequestError(
             f"{name} has a sampling rate of {rate} Hz; expected {MIN_RATE} to {MAX_RATE} Hz",

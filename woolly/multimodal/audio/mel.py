@@ -33,7 +33,7 @@ def log_mel_whisper(samples: Float32, n_mels: int) -> Float32:
 def log_mel_granite(samples: Float32, n_mels: int) -> Float32:
     """Return the log-mel spectrogram of Granite Speech, [frames, n_mels].
 
-    As for Whisper, but with the HTK scale, the last frame, an FFT of 512 samples and filters of unit height, as in
+    Like Whisper, but with the HTK scale, the last frame, an FFT of 512 samples and filters of unit height, as in
     torchaudio.
     """
     return _normalize_whisper(log_mel(samples, n_mels, n_fft=512, scale="htk"))

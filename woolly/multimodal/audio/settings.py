@@ -102,7 +102,7 @@ class AudioSettings:
 
 
 def read_audio_settings(metadata: Mapping[str, Any]) -> AudioSettings:
-    """Read the audio settings from a file's metadata; ModelError or UnsupportedError if there are none."""
+    """Read the audio settings from a file's metadata; raise ModelError or UnsupportedError if there are none."""
     if metadata.get("clip.has_audio_encoder") is not True:
         raise UnsupportedError("the file has no audio encoder (clip.has_audio_encoder)")
     projector = text_of(metadata, "clip.audio.projector_type") or text_of(metadata, "clip.projector_type")

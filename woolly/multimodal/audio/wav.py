@@ -20,7 +20,7 @@ _BLOCK = 1 << 20  # frames per conversion
 
 
 def decode_wav(data: bytes, name: str) -> tuple[Float32, int]:
-    """Return the mean of all channels, from -1 to 1, and the sampling rate; RequestError for a damaged file."""
+    """Return the mean of all channels, from -1 to 1, and the sampling rate; raise RequestError for a damaged file."""
     header: tuple[int, int, int, int, int] | None = None
     for kind, start, size in _chunks(data):
         if kind == b"fmt ":

@@ -34,7 +34,7 @@ class ImageProcessor(Protocol):
     """Interface of the modules in this folder."""
 
     def choose_tiling(self, height: int, width: int, settings: VisionSettings) -> Tiling:
-        """Return the tiling of an image of this size; RequestError for an unsupported aspect ratio."""
+        """Return the tiling of an image of this size; raise RequestError for an unsupported aspect ratio."""
 
     def process(self, image: Image, settings: VisionSettings) -> ProcessedItem:
         """Return the encoder inputs of an image."""
@@ -69,7 +69,7 @@ IMAGE_PROCESSORS: Mapping[str, ImageProcessor] = {
 
 
 def process_image(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return the encoder inputs of an image; RequestError if the family does not support its size."""
+    """Return the encoder inputs of an image; raise RequestError if the family does not support its size."""
     return IMAGE_PROCESSORS[settings.projector].process(image, settings)
 
 

@@ -32,7 +32,10 @@ _CHUNK = 30 * RATE  # samples of 30 s
 
 
 def process_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
-    """Return the input features of an audio clip; RequestError if it is too short. At most two threads run this."""
+    """Return the input features of an audio clip; raise RequestError if it is too short.
+
+    At most two threads run this.
+    """
     _check_length(audio)
     with DECODE_SEMAPHORE:
         try:
@@ -44,7 +47,7 @@ def process_audio(audio: Audio, settings: AudioSettings) -> ProcessedItem:
 
 
 def audio_placeholders(audio: Audio, settings: AudioSettings) -> PromptReplacement:
-    """Return the placeholders of an audio clip, computed from its length; RequestError if it is too short."""
+    """Return the placeholders of an audio clip, computed from its length; raise RequestError if it is too short."""
     _check_length(audio)
     inputs = [
         EncoderInput(np.broadcast_to(np.float32(0), (n, settings.n_mels)), (1, 1, n))  # takes no memory

@@ -21,7 +21,7 @@ MAX_SIDE_PATCHES = 511  # patches per line or column, as in the processor
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return a single input; RequestError if a side is too long."""
+    """Return a single input; raise RequestError if a side is too long."""
     row = settings.patch_size * settings.merge_size
     high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
     if max(high, wide) > MAX_SIDE_PATCHES * settings.patch_size:

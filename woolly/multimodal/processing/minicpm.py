@@ -19,7 +19,7 @@ _MAX_AREAS = 2  # limit of an input, in squares of the encoder's side, set by it
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return the overview, then the slices in raster order; RequestError for an elongated image.
+    """Return the overview, then the slices in raster order; raise RequestError for an elongated image.
 
     Sides are rounded to complete rows, so an elongated input may exceed the encoder's limit.
     """

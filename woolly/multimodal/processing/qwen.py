@@ -23,7 +23,7 @@ _MAX_ROWS = 4096
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
-    """Return a single input with nearly the image's aspect ratio; RequestError for an elongated image."""
+    """Return a single input with nearly the image's aspect ratio; raise RequestError for an elongated image."""
     side = settings.patch_size * settings.merge_size
     least = settings.min_pixels or _MIN_ROWS.get(settings.projector, 4) * side**2
     most = max_pixels(settings)

@@ -35,7 +35,7 @@ _QWEN25_PER_SECOND = 2
 
 
 def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> VideoSampling:
-    """Return the video sampling of a family; RequestError if videos are not supported.
+    """Return the video sampling of a family; raise RequestError if videos are not supported.
 
     Qwen 3 Omni uses the encoder of Qwen 3 VL, but interleaves audio with frames, so `has_audio` distinguishes the two.
     """
