@@ -1,4 +1,4 @@
-"""Order in which groups of requests, such as the answers to one prompt, are admitted: round-robin."""
+"""Fair order of request groups, such as the answers to a prompt: groups run round-robin."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from woolly.engine.request import Request
 
 
 def requests_in_turn(waiting: Sequence[Request], running: Sequence[Request], *, is_full: bool) -> list[Request]:
-    """Return waiting requests by priority, then requests of groups that have no running request first.
+    """Return waiting requests by priority, then round-robin over groups, starting with groups without running requests.
 
-    `is_full`: a further request runs only if it preempts another.
+    If `is_full`, a request can only run by preempting another one.
     """
     places = Counter(request.group for request in running)
     if is_full and len(running) == len(places):
-        return []  # no group can be preempted
+        return []  # no group has a request to preempt
     turns: dict[Request, int] = {}
     for request in waiting:
         turns[request] = places[request.group]
@@ -24,7 +24,7 @@ def requests_in_turn(waiting: Sequence[Request], running: Sequence[Request], *, 
 
 
 def request_to_displace(running: Sequence[Request], request: Request) -> Request | None:
-    """Return the last request of the largest group, if it runs several and the given request's group none."""
+    """Return the last request of the largest group, if it has several running requests and the other group has none."""
     places = Counter(other.group for other in running)
     others = [other for other in running if places[other.group] > 1 and other.priority <= request.priority]
     if places[request.group] or not others:

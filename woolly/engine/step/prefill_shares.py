@@ -1,4 +1,4 @@
-"""Shares of prompts in the rows of a step."""
+"""Distribution of the rows of a step over prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def share_rows(rows: int, filling: Sequence[Request]) -> list[Span]:
         first, *others = group
         shares = {first: _fit(first, min(first.n_open, (rows + 1) // 2 if others else rows), rows)}
         left = rows - shares[first]
-        passed = False  # whether this step completes a prompt that is shorter than the first
+        passed = False  # True if this step completes a prompt that is shorter than the first
         for request in sorted((first, *others), key=lambda request: request.n_missing):
             if request is first and passed:
                 continue
@@ -33,7 +33,7 @@ def share_rows(rows: int, filling: Sequence[Request]) -> list[Span]:
 
 
 def _fit(request: Request, n: int, most: int) -> int:
-    """Return n rows of a request, or fewer, or up to `most`, so that bidirectional image ranges are not split."""
+    """Return about n rows of a request, at most `most`, without splitting bidirectional image ranges."""
     if request.multimodal is None:
         return n
     first = request.n_computed
