@@ -20,7 +20,9 @@ def fill_in(
     special = tokenizer.special
     before, after, middle = special.fim_pre, special.fim_suf, special.fim_mid
     if before is None or after is None or middle is None:
-        raise ApiError(400, "not_supported", "this model has no fill-in-the-middle (FIM) tokens for a prefix and suffix")
+        raise ApiError(
+            400, "not_supported", "this model has no fill-in-the-middle (FIM) tokens for a prefix and suffix"
+        )
 
     def encode(text: str) -> list[int]:
         # Control tokens in files are plain text.
