@@ -37,7 +37,7 @@ def test_one_file_and_one_line_add_a_command(hello):
         "helo": "did you mean hello?",
         "hello --time 3": "woolly hello has no option --time: did you mean --times?",
         "hello -n x": "-n is 'x'; expected an integer",
-        "hello a b": "woolly hello has no use for 'b': woolly hello [OPTIONS] [NAME]",
+        "hello a b": "unexpected argument 'b': woolly hello [OPTIONS] [NAME]",
     }.items():
         with pytest.raises(UsageError) as error:
             woolly(*line.split())
@@ -78,7 +78,7 @@ def test_completion_is_installed_once(shell, loads, tmp_path, monkeypatch):
         assert lines[0] == b"alias a=b # \xe9" and sum(line.startswith(b"source ") for line in lines) == 1
     assert "_WOOLLY_COMPLETE" in woolly("--show-completion")
     monkeypatch.setenv("SHELL", "/bin/tcsh")
-    with pytest.raises(UsageError, match="completion is for bash, fish and zsh"):
+    with pytest.raises(UsageError, match="completion supports bash, fish and zsh"):
         woolly("--install-completion")
 
 

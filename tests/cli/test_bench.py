@@ -144,7 +144,7 @@ def test_unknown_peak_is_omitted(tiny):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-p", "600"), "600 tokens were asked for, but this model's context holds 512"),
+        (("-p", "600"), "600 tokens were requested, but this model's context is 512"),
         (("-n", "513"), "513 tokens were asked for"),
         (("-d", "500", "-n", "13"), "tokens were asked for"),
         (("-p", "-1"), "-p is '-1'"),
@@ -162,7 +162,7 @@ def test_unknown_peak_is_omitted(tiny):
         (("-o", "csv", "--profile"), "no place in csv"),
         (("-o", "csv", "--json"), "--json is the same as -o json, but -o is 'csv'"),
         (("-o", "md", "--json"), "--json is the same as -o json, but -o is 'md'"),
-        (("-n", "0", "-b", "8"), "-b is the number of sequences that generate at once, but -n is 0"),
+        (("-n", "0", "-b", "8"), "-b is the number of concurrent sequences, but -n is 0"),
         (("--grp-attn-n", "4"), "woolly bench does not take --grp-attn-n 4: the model's file says"),
         (("-pg", "512,128"), "-p and -n measure a prompt and an answer"),
         (("-m", "x.gguf"), "two models are given"),

@@ -117,7 +117,7 @@ def test_plan_prints_one_line_per_step(tiny):
         (
             ("run", "TINY", ""),
             2,
-            "the prompt is empty: give one in quotes or on standard input, for instance: woolly run ",
+            "the prompt is empty; add one in quotes or on standard input, for instance: woolly run ",
         ),
         (("run", "TINY", "  "), 2, "the prompt is empty"),
         (("run", "TINY"), 2, "missing prompt after it"),
@@ -129,7 +129,7 @@ def test_plan_prints_one_line_per_step(tiny):
         (("run", "TINY", "x", "--temp", "-1"), 2, "--temp is -1.0; a number of at least 0"),
         (("chat", "TINY", "--temp", "-0.5"), 2, "--temp is -0.5; a number of at least 0"),
         (("show", "TINY", "--ctx", "0"), 2, "--ctx is 0"),
-        (("fly",), 2, "there is no command 'fly'"),
+        (("fly",), 2, "unknown command 'fly'"),
         (("pull", "nosuch"), 1, "give the path of a GGUF file, or a name such as smollm2, hf:org/repo"),
     ],
 )

@@ -78,14 +78,14 @@ def test_empty_summary_leaves_the_conversation_unchanged(chat, capsys):
     chat.take("/compact")
     assert "the model wrote no note" in capsys.readouterr().err and not chat.conversation.notes
     chat.take("/compact sheep")
-    assert "auto, ask, undo or nothing was expected" in capsys.readouterr().err
+    assert "expected auto, ask, undo or no argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("notes", ['"x"', '[["a", "b"]]', "[[9, 5]]", '[[5, "x"]]'])
 def test_file_with_invalid_summaries_is_rejected(chat, tmp_path, capsys, notes):
     (tmp_path / "chat.json").write_text(f'{{"messages": [{{"role": "user", "content": "a"}}], "notes": {notes}}}')
     chat.take(f"/load {tmp_path / 'chat.json'}")
-    assert "pairs of a number and a text were expected" in capsys.readouterr().err
+    assert "expected pairs of a number and a string" in capsys.readouterr().err
 
 
 def test_library_compacts_and_shortens_too_long_messages(llm, model):

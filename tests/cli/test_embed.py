@@ -80,7 +80,7 @@ def test_interrupted_command_is_resumed_by_the_same_command(folder, wanted, tmp_
     assert not out.exists() and (tmp_path / "vectors.npy.part").exists()
     with (tmp_path / "vectors.npy.part").open("ab") as part:
         part.write(b"torn")  # half a row
-    with pytest.raises(RequestError, match="is of other texts, another model or other options"):
+    with pytest.raises(RequestError, match="belongs to other texts, another model or other options"):
         woolly("embed", folder / "embedder.gguf", "-f", texts, "-o", out, "--no-normalize")
     asked.clear()
     monkeypatch.setattr(

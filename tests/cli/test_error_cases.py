@@ -77,7 +77,7 @@ def test_every_file_of_a_prompt_is_read(tiny_model, tmp_path):
     asked = ("-n", "6", "--seed", "1")
     both = woolly("run", tiny_model, "-f", tmp_path / "a", "-f", tmp_path / "b", "three", *asked)
     assert both == woolly("run", tiny_model, "one\n\ntwo\n\nthree", *asked)
-    with pytest.raises(UsageError, match="standard input is asked for twice"):
+    with pytest.raises(UsageError, match="standard input is used twice"):
         woolly("run", tiny_model, "-f", "-", "-f", "-", "x")
 
 

@@ -61,7 +61,7 @@ def state(home):
 
 def test_enter_fetches_the_better_model_and_both_answer(home, hub):
     with Terminal(*ASK, home=home, HF_ENDPOINT=hub.url) as terminal:
-        reported = " ".join(terminal.until("Enter takes it, s stays with smollm2:").split())
+        reported = " ".join(terminal.until("Enter to download, s to stay with smollm2:").split())
         assert (
             "wool:1m answers far better: 0.00 GB to download" in reported
             and "licence" in reported

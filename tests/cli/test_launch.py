@@ -141,7 +141,7 @@ def test_dry_run_prints_everything_and_starts_nothing(start, url, model, monkeyp
     result, _ = start("claude", "--print", "-m", model, "--cache-disk", "none", url="http://127.0.0.1:9")
     assert "--cache-disk" not in result.stdout
     result, _ = start("claude", "--print", "--cache-disk", "1GB", url=url)
-    assert "--cache-disk is 1GB, but a server with settings of its own runs at" in str(result.exception)
+    assert "--cache-disk is 1GB, but the server at" in str(result.exception)
     result, _ = start("claude", "--print", "-m", model, url="http://127.0.0.1:9")
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:9" in result.stdout
 
@@ -182,7 +182,7 @@ def test_dry_run_prints_no_key(start, url, key):
         ([], "name an agent: claude, codex"),
         (["claud"], "did you mean claude?"),
         (["claude", "-m", "nonesuch"], "has no model 'nonesuch': it has tiny"),
-        (["claude", "-c", "100"], "a context of its own runs"),
+        (["claude", "-c", "100"], "is already running with its own context"),
         (
             ["claude", "-m", "embedder"],
             "embedder embeds, ranks or transcribes and cannot chat: an agent needs a chat model",
@@ -209,7 +209,7 @@ def test_server_that_fails_to_start_says_why(start, tmp_path):
     assert record is None
     assert "broken.gguf" in str(result.exception)
     result, _ = start("claude", url="http://192.0.2.1:9")
-    assert "on this machine alone" in str(result.exception)
+    assert "can only be started on this machine" in str(result.exception)
 
 
 def test_loading_server_is_waited_for_with_a_message_and_a_limit(monkeypatch, url, capsys):

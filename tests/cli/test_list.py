@@ -109,7 +109,7 @@ def test_show_counts_tower_memory(folder, model):
 
 def test_link_is_removed_and_its_target_stays(folder, model):
     (folder / "mine.gguf").symlink_to(model)
-    assert woolly("rm", "mine") == f"removed the link mine; its file stays: {model}\n"
+    assert woolly("rm", "mine") == f"removed the link mine; the file is unchanged: {model}\n"
     assert model.exists() and not (folder / "mine.gguf").exists()
 
 

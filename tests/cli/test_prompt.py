@@ -85,7 +85,7 @@ def test_silent_open_pipe_does_not_block_the_prompt(model, stdin, monkeypatch, c
         os.close(theirs)
     reported = capsys.readouterr().err.splitlines()
     assert "waiting for standard input" in reported[0]
-    assert "nothing came on standard input in 0.05 s, so the prompt is answered alone" in reported[1]
+    assert "nothing came on standard input in 0.05 s, so it is ignored" in reported[1]
 
 
 def test_closed_stdin_is_no_input(model, monkeypatch):
@@ -137,8 +137,8 @@ def test_prompt_by_option_and_by_file(model, tmp_path):
             "org/repo-GGUF",
             "no file org/repo-GGUF, and hf:org/repo-GGUF is not downloaded yet; run `woolly pull hf:org",
         ),
-        ("missing.gguf", "no file and no model named 'missing.gguf'"),
-        ("missing.bin", "no file and no model named 'missing.bin'"),
+        ("missing.gguf", "no file or model named 'missing.gguf'"),
+        ("missing.bin", "no file or model named 'missing.bin'"),
         (
             "ggml-base.en.bin",
             "named 'ggml-base.en.bin': give the path of the file, or fetch it: `woolly pull whisper:base.en`",
@@ -147,9 +147,9 @@ def test_prompt_by_option_and_by_file(model, tmp_path):
         ("ggml-my.bin", "or fetch it: `woolly pull hf:ggerganov/whisper.cpp/ggml-my.bin`"),
         ("./ggml-parakeet-tdt-0.6b-v3-q8_0.bin", "or fetch it: `woolly pull parakeet`"),
         ("ggml-parakeet-my.bin", "or fetch it: `woolly pull hf:ggml-org/parakeet-GGUF/ggml-parakeet-my.bin`"),
-        ("models/llama", "no file and no model named 'models/llama': give the path"),
+        ("models/llama", "no file or model named 'models/llama'; expected the path"),
         ("hf:org/repo", "hf:org/repo is not downloaded yet; run `woolly pull hf:org/repo`"),
-        ("hf:org/repo/a b.gguf", "is not here yet"),
+        ("hf:org/repo/a b.gguf", "is not downloaded yet"),
     ],
 )
 def test_misspelled_model_is_not_a_prompt(word, reported, tmp_path, monkeypatch):

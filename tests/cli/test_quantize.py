@@ -62,7 +62,7 @@ def test_invalid_arguments_give_a_one_line_error(source, tmp_path):
     small = tmp_path / "small.gguf"
     woolly("quantize", source, small, "Q8_0")
     for arguments, expected in {
-        (source, there, "Q4_0"): "exists already: give another name, or --force",
+        (source, there, "Q4_0"): "already exists; choose another name, or add --force",
         (source, tmp_path, "Q4_0"): "is a folder",
         (source, tmp_path / "x", "Q4KM"): "did you mean Q4_K_M",
         (source, tmp_path / "x", "Q4_0", "-t", "0"): "--threads is 0",
@@ -146,15 +146,15 @@ def test_types_are_chosen_for_a_size(tmp_path, monkeypatch):
     shown = woolly("quantize", source, out, *options, "--dry-run")  # all is measured already
     assert "> picked" in shown
     for more, expected in {
-        ("Q4_0", "--size", "1MB"): "a type or --size",
-        (): "a type or --size",
+        ("Q4_0", "--size", "1MB"): "missing type or --size",
+        (): "missing type or --size",
         ("--size", "1MB"): "give --text FILE",
         ("--size", "1kB", "--text", text, "--ctx", "32"): "another model, text or setting",
-        ("Q4_0", "--text", text): "--text is of use with --size only",
-        ("Q4_0", "--ctx", "256"): "--ctx is of use with --size only",
-        ("Q4_0", "--windows", "4"): "--windows is of use with --size only",
+        ("Q4_0", "--text", text): "--text needs --size",
+        ("Q4_0", "--ctx", "256"): "--ctx needs --size",
+        ("Q4_0", "--windows", "4"): "--windows needs --size",
         ("--size", "1MB", "--text", text, "--ctx", "0"): "--ctx is 0; at least 8",
-        ("--size", "1MB", "--pure"): "--pure is of no use with --size",
+        ("--size", "1MB", "--pure"): "--pure cannot be combined with --size",
         ("--size", "much", "--text", text): "bytes were expected",
     }.items():
         with pytest.raises(WoollyError, match=expected):

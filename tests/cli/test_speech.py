@@ -57,7 +57,7 @@ def test_transcribe_prints_what_run_prints(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("Hello",), "give an audio file with --audio FILE"),
+        (("Hello",), "add --audio FILE"),
         (("--audio", "talk.wav", "--top-k", "3"), "--top-k is not supported by speech-to-text models"),
         (("--audio", "talk.wav", "--system", "Be brief."), "--system is not supported by speech-to-text models"),
         (("--audio", "talk.wav", "--word-timestamps"), "--word-timestamps needs --json"),
@@ -109,7 +109,7 @@ def test_model_without_audio_is_reported_before_a_missing_prompt(folder, tmp_pat
 def test_nemo_archive_is_rejected_by_name(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.nemo").touch()
-    with pytest.raises(UnsupportedError, match=r"a\.nemo: NeMo archives are not read; `woolly pull parakeet`"):
+    with pytest.raises(UnsupportedError, match=r"a\.nemo: NeMo archives are not supported; `woolly pull parakeet`"):
         raise CliRunner().invoke(app, words).exception
 
 

@@ -42,39 +42,39 @@ def model(tmp_path_factory):
         ("run hello --seeed 3", "woolly run has no option --seeed: did you mean --seed"),
         ("run hello --zzz", "woolly run has no option --zzz: `woolly run --help` lists"),
         ("--verson", "woolly has no option --verson: did you mean --version"),
-        ("chta", "there is no command 'chta': did you mean chat?"),
-        ("create x", "there is no command 'create': a table of presets.toml"),
-        ("cp a b", "there is no command 'cp': `woolly serve --alias NAME` gives a model another name"),
-        ("logs", "there is no command 'logs': `woolly serve` writes its log to standard error"),
+        ("chta", "unknown command 'chta': did you mean chat?"),
+        ("create x", "unknown command 'create': a table of presets.toml"),
+        ("cp a b", "unknown command 'cp': `woolly serve --alias NAME` gives a model another name"),
+        ("logs", "unknown command 'logs': `woolly serve` writes its log to standard error"),
         ("run hello --stages A,B", "woolly run has no option --stages: `woolly serve` takes it"),
         ("list --top-k 3", "woolly list has no option --top-k: `woolly run` and `woolly chat` take it"),
-        ("help fly", "there is no command 'fly'"),
+        ("help fly", "unknown command 'fly'"),
         (
             "run hello --rope-freq-scale 2",
             "woolly run does not take --rope-freq-scale 2: use --rope-scale with the inverse",
         ),
         ("embed hello -hf org/repo", "woolly embed does not take -hf org/repo: `woolly pull hf:org/repo:QUANT`"),
         ("run hello -hf repo", "-hf is 'repo'; expected org/repo or org/repo:QUANT"),
-        ("run hello -m x -hf org/repo", "two models are given, x and -hf org/repo: leave one of them out"),
-        ("serve -m x -hf org/repo", "two models are given, x and -hf org/repo: leave one of them out"),
-        ("chat x -hf org/repo", "two models are given, x and -m hf:org/repo: leave one of them out"),
+        ("run hello -m x -hf org/repo", "two models are given, x and -hf org/repo; omit one of them"),
+        ("serve -m x -hf org/repo", "two models are given, x and -hf org/repo; omit one of them"),
+        ("chat x -hf org/repo", "two models are given, x and -m hf:org/repo; omit one of them"),
         ("run hello -hff x.gguf", "`woolly pull hf:org/repo:QUANT` fetches a model"),
         ("run hello -cnv", "woolly run does not take -cnv: `woolly chat`"),
         ("run hello --ctx", "--ctx needs a value"),
         ("run hello --top-k x", "--top-k is 'x'; expected an integer"),
-        ("run hello --top-p x", "--top-p is 'x'; a number was expected"),
+        ("run hello --top-p x", "--top-p is 'x'; expected a number"),
         ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but has no effect with --mirostat=0"),
         ("run hello -n -5", "-n is -5; expected an integer of at least 1, or -1 for no limit"),
         ("run hello --json-schema {a:1}", "--json-schema is neither a file nor JSON: line 1, column 2"),
         ("run hello --mirostat 3", "--mirostat is 3; a whole number of at least 0 and at most 2"),
         ("run hello --samplers top_q", "--samplers has unknown sampler 'top_q'; expected"),
-        ("run hello --logit-bias 5", "--logit-bias is '5'; a token's id and its bias were expected"),
+        ("run hello --logit-bias 5", "--logit-bias is '5'; expected a token id and its bias"),
         ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT [TYPE]"),
-        ("plan a b", "woolly plan has no use for 'b': woolly plan [OPTIONS] [MODEL]"),
-        ("serve a.gguf -m b.gguf", "two models are given, a.gguf and -m b.gguf: leave one of them out"),
-        ("serve a.gguf b.gguf", "woolly serve has no use for 'b.gguf': woolly serve [OPTIONS] [MODEL]"),
+        ("plan a b", "unexpected argument 'b': woolly plan [OPTIONS] [MODEL]"),
+        ("serve a.gguf -m b.gguf", "two models are given, a.gguf and -m b.gguf; omit one of them"),
+        ("serve a.gguf b.gguf", "unexpected argument 'b.gguf': woolly serve [OPTIONS] [MODEL]"),
         ("run x --format json", "--json prints one JSON object"),
-        ("show", "missing model, the path of a GGUF file or a name of `woolly list`"),
+        ("show", "missing model; expected the path of a GGUF file or a name from `woolly list`"),
         ("bench", "missing model"),
         ("run a/b c d", 'put the prompt in "quotes"'),
         ("run -m a -p b c", "the prompt is given twice, as 'c' and with -p"),
@@ -260,14 +260,14 @@ def test_serve_takes_its_model_with_and_without_a_flag():
             woolly("serve", *line, "--port", "0")
 
 
-@pytest.mark.filterwarnings("always:other users of this machine")
+@pytest.mark.filterwarnings("always:.*visible to other users")
 def test_secret_on_the_command_line_gives_a_warning(capfd):
     for flag, name in (("--api-key", "WOOLLY_API_KEY"), ("--admin-key", "WOOLLY_ADMIN_KEY")):
         with pytest.raises(StoreError):
             woolly("serve", "/no/such.gguf", flag, "sesame")
         logged = capfd.readouterr().err
-        assert f"warning - other users of this machine see {flag} in a list of processes; " in logged
-        assert f"{flag}-file or {name} keeps it from them" in logged
+        assert f"warning - {flag} is visible to other users in the list of processes; " in logged
+        assert f"use {flag}-file or {name} instead" in logged
 
 
 @pytest.mark.filterwarnings("always:--load-wait is")

@@ -170,7 +170,7 @@ def test_first_warning_is_json_like_all_others(keyed):
 def test_warning_before_an_invalid_setting_is_logged_as_one(tmp_path):
     ended = run("--api-key", "k", "--log-file", str(tmp_path / "none" / "log"), "--port", "0")
     assert ended.returncode != 0
-    assert "woolly: warning: other users of this machine see --api-key" in ended.stderr
+    assert "woolly: warning: --api-key is visible to other users" in ended.stderr
 
 
 def test_broken_model_is_reported_without_a_page_url(tmp_path):

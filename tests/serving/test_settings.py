@@ -237,7 +237,7 @@ def test_help_has_a_panel_for_each_table_of_the_reference_in_order():
 def test_llama_server_flag_that_changes_answers_gives_a_one_line_error(folder, flags, says):
     error = CliRunner().invoke(app, ["serve", *flags.split()]).exception
     assert isinstance(error, RequestError) and flags.split()[0] in str(error)
-    assert says in str(error) and str(error).endswith("; leave it out")
+    assert says in str(error) and str(error).endswith("; omit it")
 
 
 @pytest.mark.parametrize(

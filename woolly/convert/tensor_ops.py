@@ -25,7 +25,7 @@ def _same(shape: Shape) -> Shape:
 
 @dataclass(frozen=True)
 class TensorOp:
-    """A change of a tensor."""
+    """Operation on a tensor."""
 
     apply: Callable[[Array], Array]
     shape: Callable[[Shape], Shape] = _same

@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 
 @dataclass(frozen=True)
 class Eagle3Params:
-    """Parameters of the single layer, and inputs of the head."""
+    """Parameters of the single layer and of the head's inputs."""
 
     common: TransformerParams
     layers: tuple[int, ...]  # model layers whose inputs are read

@@ -84,7 +84,7 @@ def read_presets(file: Path, table: str | None = None) -> tuple[Preset, ...]:
 
 @lru_cache(maxsize=16)
 def _parse(file: Path, table: str | None, _time: int, _size: int) -> tuple[Preset, ...]:
-    """Return the presets of a file. The numbers identify its version for the cache."""
+    """Return the presets of a file. Modification time and size are part of the cache key."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -1,4 +1,4 @@
-"""RWKV vocabularies (`rwkv`): tokens are arbitrary bytes, encoded by greedy longest match."""
+"""RWKV vocabularies (`rwkv`). Tokens are arbitrary bytes, encoded by greedy longest match."""
 
 from __future__ import annotations
 

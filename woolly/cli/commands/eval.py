@@ -72,7 +72,7 @@ def eval(
     from woolly.measure.evaluation.comparison import accuracy, compare
     from woolly.measure.evaluation.questions import read_rows, rows_of
 
-    example = "a file of questions was expected: woolly eval smollm2 questions.jsonl"
+    example = "missing file of questions: woolly eval smollm2 questions.jsonl"
     model, questions = model_and_text("eval", model, questions, named, example)
     for name, value in (("max_tokens", max_tokens), ("limit", limit)):
         if value is not None and value < 1:

@@ -103,9 +103,7 @@ def ask(url: str, key: str | None, *, seconds: float = _TIMEOUT, post: bool = Fa
         with error:
             reason = _sentence(error)
         if error.code == 401:
-            wrong = (
-                "does not know this key" if key else "asks for a key: give it with --api-key-file, or in WOOLLY_API_KEY"
-            )
+            wrong = "does not know this key" if key else "requires a key; pass it with --api-key-file or WOOLLY_API_KEY"
             raise RequestError(f"the server at {where} {wrong}") from None
         if error.code == 403 and reason:
             raise RequestError(f"the server at {where} refuses: {reason}") from None

@@ -36,7 +36,7 @@ _LIKE_A_MODEL = re.compile(
 _OTHER_FORMS = r"\S+\.(nemo|safetensors|onnx|pth?|ckpt|tflite|llamafile|mlmodel|h5)"
 
 _EXAMPLE = 'woolly run "Why is the sky blue?"'
-_EMPTY = f"the prompt is empty: give one in quotes or on standard input, for instance: {_EXAMPLE}"
+_EMPTY = f"the prompt is empty; add one in quotes or on standard input, for instance: {_EXAMPLE}"
 
 # Seconds to wait for the first byte of a pipe. ssh, cron and CI leave pipes open without sending anything.
 _TOLD_AFTER, _PATIENCE = 1.0, 10.0
@@ -161,7 +161,7 @@ def _needed_input(name: str | None) -> str:
 
 def missing_prompt(name: str) -> str:
     """Return the error for a model without a prompt."""
-    advice = f"{name} is a model; a prompt was expected after it (woolly chat {name} talks with it)"
+    advice = f"{name} is a model; missing prompt after it (woolly chat {name} starts a chat)"
     with contextlib.suppress(StoreError):
         named = None if is_path(name) else find_in_catalogue(name)
         if named is not None and not _is_here(name):

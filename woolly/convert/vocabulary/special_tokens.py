@@ -52,7 +52,7 @@ def _text(value: Any) -> str | None:
 
 
 def _ids(values: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> list[int]:
-    """Return one id or several, without ids beyond the vocabulary."""
+    """Return the id or ids of a setting. Ids beyond the vocabulary are dropped."""
     value = values.get(key)
     listed = value if isinstance(value, list) else [value]
     return [one for one in listed if type(one) is int and 0 <= one < len(ids)]

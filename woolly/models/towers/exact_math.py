@@ -1,4 +1,4 @@
-"""Bit-reproducible sines, cosines, powers and products: each sum has a fixed order.
+"""Bit-reproducible sines, cosines, powers and products. Every sum is computed in a fixed order.
 
 NumPy uses the CPU's vector units and BLAS, so the last bits of its results depend on the CPU.
 """

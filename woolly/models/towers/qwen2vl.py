@@ -1,6 +1,6 @@
 """Qwen 2 VL, 2.5 VL and 2.5 Omni: any image size, 2D rope, 2 x 2 patches per row.
 
-2.5 has RMS norms and SwiGLU. Every n-th layer has full attention, the others window attention.
+Qwen 2.5 VL has RMS norms and SwiGLU. Every n-th layer has full attention, the others window attention.
 """
 
 from __future__ import annotations
