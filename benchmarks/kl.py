@@ -30,7 +30,7 @@ from woolly.engine import Engine
 from woolly.errors import WoollyError
 from woolly.gguf import GGUFFile, open_gguf
 from woolly.models import trace
-from woolly.runtime import Backend, Options, choose
+from woolly.runtime import Backend, Options, get_backend
 from woolly.runtime.cpu import kernel_level
 from woolly.tokens import Tokenizer
 
@@ -130,13 +130,13 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> list[Diverge
         ids = tokenizer.encode(text, add_special=False, parse_special=False)[: options.tokens]
         if not ids:
             raise ServerError(f"{options.text} holds no text")
-        reference = woolly_logits(file, tokenizer, choose("reference"), Options(options.threads), options.chunk)
+        reference = woolly_logits(file, tokenizer, get_backend("reference"), Options(options.threads), options.chunk)
         engines: dict[str, Compute] = {}
         for level in options.levels or [kernel_level()]:
             is_gpu = level == "cuda"
             settings = Options(options.threads, None, options.kv_type, None if is_gpu else level)
             name = f"Woolly, {level}, {options.kv_type} cache"
-            backend = choose("cuda" if is_gpu else "cpu")
+            backend = get_backend("cuda" if is_gpu else "cpu")
             engines[name] = woolly_logits(file, tokenizer, backend, settings, options.chunk)
         if options.peer_python:
             peer = peer_logits(options.peer_python, options.model, options.threads, options.chunk)

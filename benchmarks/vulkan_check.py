@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import Batch, Options, get_backend, pages_for
 from woolly.runtime.gpu import probe as probing
 from woolly.runtime.vulkan import device as driving
 from woolly.runtime.vulkan.device import open_device
@@ -146,8 +146,8 @@ def main() -> int:
     tokens = np.random.default_rng(5).integers(0, n_vocab, options.tokens + 3)
     chosen = Options(kv_type=options.kv_type, device=f"vulkan:{options.device}")
     start = time.perf_counter()
-    program = choose("vulkan").compile(plan, file.tensors, chosen)
-    other = choose("cpu").compile(plan, file.tensors, Options(kv_type=options.kv_type))
+    program = get_backend("vulkan").compile(plan, file.tensors, chosen)
+    other = get_backend("cpu").compile(plan, file.tensors, Options(kv_type=options.kv_type))
     print(
         f"{options.model.name} on {program.about.device}: compiled in {time.perf_counter() - start:.1f} s", flush=True
     )

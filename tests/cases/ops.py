@@ -23,7 +23,7 @@ from woolly.gguf import GGUFFile, GGUFWriter, open_gguf
 from woolly.plan import Handle, Plan, Step, Tracer
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.reference.ops import apply_rms_norm
 
 N_TOKENS = 48  # rows of the tables
@@ -104,7 +104,7 @@ def run(case: Case, program) -> np.ndarray:
 def expected(case: Case, file: GGUFFile) -> tuple[np.ndarray, np.ndarray]:
     """Result of the reference with K and V stored in the cache type, and its error bound."""
     plan = fuse(case.plan(file))
-    program = choose("reference").compile(plan, file.tensors, Options())
+    program = get_backend("reference").compile(plan, file.tensors, Options())
     tensors = case.tensors()
     state, parts, bounds = program.new_state(N_PAGES, 2 * N_PAGES), [], []
     stores = [i + 1 for i, step in enumerate(plan.steps[:-1]) if step.op in ("store", "cache_rows")]

@@ -16,7 +16,7 @@ from woolly.engine.drafts.mtp import _Waiting
 from woolly.engine.loading.load import load_model
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_head
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.gpu.program import GpuProgram
 
 TARGET = replace(TINY["llama"], name="llama-dflash", n_layers=4)
@@ -71,7 +71,7 @@ def test_drafted_block_matches_the_published_code(folder, target, backend, windo
     with open_gguf(target) as file, open_gguf(head) as other:
         plan = trace_head(file, trace(file), other)
         all_tensors = {**file.tensors, **{f"head.{name}": tensor for name, tensor in other.tensors.items()}}
-        program = choose(backend).compile(plan, all_tensors, Options(threads=1, kv_type="f32", max_rows=64))
+        program = get_backend(backend).compile(plan, all_tensors, Options(threads=1, kv_type="f32", max_rows=64))
         draft = DFlashProposer(program)
         rows = program.run(Batch.of([(tokens, 0, [0, 1])]), program.new_state(2), 0, draft.step + 1).copy()
         np.testing.assert_allclose(rows, features, rtol=0, atol=2e-3)

@@ -13,7 +13,7 @@ from woolly import LLM, ModelError, SamplingParams, UnsupportedError
 from woolly.engine import MtpProposer
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_head
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.settings.options import ModelOptions
 
@@ -69,7 +69,7 @@ def test_drafts_match_the_published_code(folder, target, backend, is_normed):
         assert [value.id for value in plan.values] == list(range(len(plan.values)))
         all_tensors = {**file.tensors, **{f"head.{name}": tensor for name, tensor in other.tensors.items()}}
         options = Options(threads=1, kv_type="f32", max_rows=32)
-        program = choose(backend).compile(plan, all_tensors, options)
+        program = get_backend(backend).compile(plan, all_tensors, options)
         draft = MtpProposer(program)
         batch = Batch.of([(tokens, 0, [0])])
         rows = program.run(batch, program.new_state(1), 0, draft.step + 1).copy()

@@ -16,7 +16,7 @@ from woolly.engine.loading.draft_files import draft_token_map
 from woolly.engine.loading.load import _compiled
 from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_head
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.split import SplitBackend
 from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.settings.options import ModelOptions
@@ -69,7 +69,7 @@ def test_drafts_match_the_formulas(folder, target, backend):
     with open_gguf(target) as file, open_gguf(head) as other:
         plan = trace_head(file, trace(file), other)
         options = Options(threads=1, kv_type="f32", max_rows=64)
-        program = choose(backend).compile(plan, {**file.tensors, **draft_tensors(other)}, options)
+        program = get_backend(backend).compile(plan, {**file.tensors, **draft_tensors(other)}, options)
         state, draft = program.new_state(1), AssistantProposer(program)
         program.run(Batch.of([(tokens, 0, [0])]), state)
         for token, hidden, is_own, wanted in ((7, last, False, logits), (9, following, True, second)):

@@ -15,7 +15,7 @@ from woolly import LLM, ModelError, RequestError, SamplingParams, UnsupportedErr
 from woolly.engine import Engine, MtpLookupProposer, MtpProposer
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.tokens import Tokenizer
 
 ALL = MTP | RAW | NEMOTRON
@@ -34,7 +34,7 @@ def compiled(path, backend="cpu"):
     file = open_gguf(path)
     plan = trace(file)
     plan = replace(plan, draft=trace_draft(file, plan))
-    return choose(backend).compile(plan, file.tensors, Options(threads=1)), Tokenizer.from_metadata(file.metadata)
+    return get_backend(backend).compile(plan, file.tensors, Options(threads=1)), Tokenizer.from_metadata(file.metadata)
 
 
 @functools.cache

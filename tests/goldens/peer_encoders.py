@@ -21,7 +21,7 @@ from tests.goldens.peer import HERE, PAGE, READERS_MARK
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import Batch, Options, get_backend, pages_for
 
 ALL = [*TEXTS.values(), PAIR]
 HEAD = """
@@ -38,7 +38,7 @@ knows no second type of a pair's second text (`bert-rank`), and does not open wh
 def ours(path, ids):
     with open_gguf(path) as file:
         plan = trace(file)
-        program = choose("cpu").compile(plan, file.tensors, Options(threads=1))
+        program = get_backend("cpu").compile(plan, file.tensors, Options(threads=1))
         rows = range(len(ids)) if plan.pooling == "none" else None
         n_pages = pages_for(len(ids))
         values = program.run(Batch.of([(ids, 0, list(range(n_pages)))], rows), program.new_state(n_pages)).copy()

@@ -14,7 +14,7 @@ from woolly.measure.collect_imatrix import collect_importance
 from woolly.models import trace
 from woolly.quantize import write_imatrix
 from woolly.quantize.recipe import is_weight
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.tokens import Tokenizer
 
 TEXT = "the quick brown fox jumps over the lazy dog, and once more. " * 4
@@ -25,7 +25,7 @@ def squares_of_the_reference(path, tokens):
     """Sums of squares of the inputs of all linears, (matrices, columns), from the reference's own values."""
     with open_gguf(path) as file:
         plan = trace(file, "logits", None, CTX)
-        program = choose("reference").compile(plan, file.tensors, Options())
+        program = get_backend("reference").compile(plan, file.tensors, Options())
         out = {}
         for window in tokens:
             batch, state = Batch.of([(window, 0, range(1))], [CTX - 1]), program.new_state(1)

@@ -17,7 +17,7 @@ from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_encoder
 from woolly.plan.passes import inject_embeddings
-from woolly.runtime import Batch, Gpu, Options, choose, pages_for
+from woolly.runtime import Batch, Gpu, Options, get_backend, pages_for
 from woolly.runtime.cpu.program import CpuBackend
 from woolly.serving import Settings, create_app
 from woolly.serving.model_manager.memory_check import estimate
@@ -35,7 +35,7 @@ class Halves:
         plan = trace(file)
         self.encoder = trace_encoder(file, plan)
         both = (self.encoder.plan, inject_embeddings(plan, 64))
-        reads, self.writes = (choose(backend).compile(one, file.tensors, Options(**options)) for one in both)
+        reads, self.writes = (get_backend(backend).compile(one, file.tensors, Options(**options)) for one in both)
         self.pages = list(range(pages_for(self.n_all)))
         state = reads.new_state(pages_for(self.n))
         self.rows = reads.run(Batch.of([(SOURCE, 0, self.pages[: state.n_pages])], range(self.n)), state).copy()

@@ -15,7 +15,7 @@ from woolly.gguf import open_gguf
 from woolly.measure.bench import Bench
 from woolly.measure.perplexity import Scorer
 from woolly.models import trace
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import Batch, Options, get_backend, pages_for
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 ALL = [*TEXTS.values(), PAIR]
@@ -41,9 +41,9 @@ def test_encoder_matches_transformers(name, tmp_path):
     want = np.concatenate([golden[key] for key in golden.files])
     with open_gguf(write_tiny(ENCODERS[name], tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
-        exact = vectors(choose("reference").compile(plan, file.tensors, Options()), ALL)
+        exact = vectors(get_backend("reference").compile(plan, file.tensors, Options()), ALL)
         got = {
-            threads: choose("cpu").compile(plan, file.tensors, Options(threads=threads, kv_type="f32"))
+            threads: get_backend("cpu").compile(plan, file.tensors, Options(threads=threads, kv_type="f32"))
             for threads in (1, 3)
         }
         together = vectors(got[1], ALL)
@@ -117,7 +117,7 @@ def test_all_layers_of_an_encoder_share_one_entry(opened):
 
 def test_text_in_two_batches_is_rejected(opened):
     file = opened(ENCODERS["bert-mean"])
-    program = choose("cpu").compile(trace(file), file.tensors, Options(threads=1))
+    program = get_backend("cpu").compile(trace(file), file.tensors, Options(threads=1))
     with pytest.raises(ValueError, match="whole in one batch"):
         program.run(Batch.of([([1, 2], 3, [0])]), program.new_state(1))
     with pytest.raises(ValueError, match="position 64 is beyond the 64"):
@@ -127,7 +127,7 @@ def test_text_in_two_batches_is_rejected(opened):
 def test_only_generative_models_are_timed_and_scored(tmp_path):
     path = write_tiny(ENCODERS["bert-mean"], tmp_path / "tiny.gguf")
     with open_gguf(path) as file:
-        program = choose("cpu").compile(trace(file), file.tensors, Options(threads=1))
+        program = get_backend("cpu").compile(trace(file), file.tensors, Options(threads=1))
         with pytest.raises(RequestError, match="returns embeddings; only generative models can be benchmarked"):
             Bench(program, [])
     with pytest.raises(UnsupportedError, match="returns embeddings, not logits"):

@@ -154,7 +154,7 @@ def test_encoder_stages_share_the_memory_for_weights(path, monkeypatch):
             given.append(options.weight_memory)
             return chosen.compile(plan, tensors, options)
 
-    monkeypatch.setattr(encoder_decoder, "choose", lambda name: Watched())
+    monkeypatch.setattr(encoder_decoder, "get_backend", lambda name: Watched())
     with open_gguf(path) as file:
         traced = trace_encoder(file, trace(file))
         encoder_decoder.open_encoder(file, traced, "reference", Options(weight_memory=10_000), 1).close()

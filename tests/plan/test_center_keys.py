@@ -10,7 +10,7 @@ from tests.cases.tiny import TINY, YARN, write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import FUSIONS, center_keys, fuse, fuse_attention, keeps_biases
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.cpu.program import CpuProgram
 
 IDS = np.random.RandomState(7).randint(0, 264, 200).tolist()
@@ -37,7 +37,9 @@ def test_bias_left_out_of_keys_is_added_to_scores(name, tmp_path):
         centered = fuse(plan, (fuse_attention, center_keys))
         assert keeps_biases(fuse_attention(plan)) and not keeps_biases(centered)
         assert [step.op for step in centered.steps if step.by_role("k_bias")] == ["store", "attend"] * 2
-        expected, got = (logits(choose("reference").compile(one, file.tensors, Options())) for one in (plan, centered))
+        expected, got = (
+            logits(get_backend("reference").compile(one, file.tensors, Options())) for one in (plan, centered)
+        )
         np.testing.assert_allclose(got, expected, atol=1e-3 * np.abs(expected).max())
 
 

@@ -13,7 +13,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import FUSIONS, balance_layers, fuse, layer_split_points, merge_parts, prune_rows, slice_layers
 from woolly.plan.passes.partition import layer_bytes
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 40)
 # Layers of these share values or entries of the state with others, which must not travel; olmo and models of
@@ -59,8 +59,8 @@ def test_passes_fuse_the_same_in_parts_and_in_the_complete_plan(tmp_path):
 def test_parts_of_a_model_give_its_bits(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan, options = trace(file), Options(threads=1)
-        whole = choose("cpu").compile(plan, file.tensors, options)
-        programs = [choose("cpu").compile(part, file.tensors, options) for part in parts_of(plan)]
+        whole = get_backend("cpu").compile(plan, file.tensors, options)
+        programs = [get_backend("cpu").compile(part, file.tensors, options) for part in parts_of(plan)]
         state, states = whole.new_state(4, 4), [program.new_state(4, 4) for program in programs]
         for first, slots in ((0, (-1, 0)), (33, (0, 1))):  # a prompt, then more of it
             rows = TOKENS[first : 33 if first == 0 else 40]
@@ -74,7 +74,7 @@ def test_part_takes_its_share_of_weights_and_state(tmp_path):
         a, b = slice_layers(plan, 0, 1), slice_layers(plan, 2, 5)
         assert not {name for name in a.weights if name.startswith("blk.")} & set(b.weights)
         assert [entry.heads for entry in a.state] == [2, 2, 0, 0, 0, 0]
-        program, whole = (choose("cpu").compile(part, file.tensors, Options(threads=1)) for part in (a, plan))
+        program, whole = (get_backend("cpu").compile(part, file.tensors, Options(threads=1)) for part in (a, plan))
         assert program.weight_stats().n_bytes < whole.weight_stats().n_bytes / 2
         assert program.new_state(2).n_bytes * 3 == whole.new_state(2).n_bytes
 

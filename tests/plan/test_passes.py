@@ -15,13 +15,13 @@ from woolly.plan import Rope, Tracer
 from woolly.plan.passes import FUSIONS, fuse, prune_rows
 from woolly.plan.passes.inject_embeddings import inject_embeddings
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 IDS = np.random.RandomState(3).randint(0, 264, 50).tolist()
 
 
 def logits(file, plan):
-    program = choose("reference").compile(plan, file.tensors, Options())
+    program = get_backend("reference").compile(plan, file.tensors, Options())
     state, slots = program.new_state(4, 3), [(-1, 0), (-1, 1)]
     batch = Batch.of([(IDS[:30], 0, [2, 1]), (IDS[30:40], 0, [3])], [5, 29, 39], slots=slots)
     first = program.run(batch, state)

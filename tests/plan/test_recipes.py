@@ -15,7 +15,7 @@ from woolly.plan.ops.table import op
 from woolly.plan.passes.plan_memory import barriers, plan_memory
 from woolly.plan.recorder import Handle
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.reference import REFERENCE_OPS
 from woolly.runtime.reference.ops import reference
 
@@ -53,7 +53,7 @@ def test_row_and_reference_make_an_op(shifted):
     p.output(p.nudge(p.nudge(p.embed("x", width=4), 0.5), 2.0))
     plan = p.plan()
     step = plan.steps[-1]
-    program = choose("reference").compile(plan, TENSORS, Options())
+    program = get_backend("reference").compile(plan, TENSORS, Options())
     y = program.run(Batch.of([([2, 0], 0, [0])]), program.new_state(1))
     np.testing.assert_array_equal(y, TABLE[[2, 0]] + 2.5)
     assert (step.part, step.matrices, step.roles) == ("shifts", [], [])
@@ -61,7 +61,7 @@ def test_row_and_reference_make_an_op(shifted):
     assert barriers(plan, plan_memory(plan, 2)) == (False, True, True)
     assert "by=2" in show(plan) and "floor" not in show(plan)
     with pytest.raises(UnsupportedError, match=r"test_recipes\.py:\d+: op 'nudge' has no native form"):
-        choose("cpu").compile(plan, TENSORS, Options(threads=1))
+        get_backend("cpu").compile(plan, TENSORS, Options(threads=1))
 
 
 def test_op_that_its_row_does_not_describe_is_rejected(shifted):

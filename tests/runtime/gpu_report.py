@@ -30,7 +30,7 @@ from tests.cases.tiny import write_tiny
 from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import BACKENDS, Batch, Options, choose, pages_for
+from woolly.runtime import BACKENDS, Batch, Options, get_backend, pages_for
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.backend import GpuBackend
 from woolly.runtime.vulkan import cooperative_matrix
@@ -125,7 +125,7 @@ def _case(backend: GpuBackend, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder, case.open(Path(folder)) as file:
         plan, options = case.plan(file), Options(kv_type=case.kv_type, threads=1)
         found = run(case, backend.compile(plan, file.tensors, options))
-        _same(found, run(case, choose("cpu").compile(plan, file.tensors, options)))
+        _same(found, run(case, get_backend("cpu").compile(plan, file.tensors, options)))
 
 
 def _tiled(backend: GpuBackend, name: str) -> None:
@@ -149,7 +149,7 @@ def _tiny(backend: GpuBackend, name: str) -> None:
         path = write_tiny(FAMILIES[name], Path(folder) / "tiny.gguf")
         with open_gguf(path) as file:
             plan, options = trace(file), Options(kv_type="f16", threads=1)
-            programs = [one.compile(plan, file.tensors, options) for one in (backend, choose("cpu"))]
+            programs = [one.compile(plan, file.tensors, options) for one in (backend, get_backend("cpu"))]
             _same(_logits(programs[0], [60, 1, 9]), _logits(programs[1], [70]))
 
 
@@ -158,7 +158,7 @@ def _model(backend: GpuBackend, path: Path, report: Report) -> None:
     with open_gguf(path) as file:
         plan, rows = trace(file), []
         tokens = np.random.RandomState(3).randint(0, min(30000, plan.n_tokens), PROMPT + ANSWER)
-        for one in (backend, choose("cpu")):
+        for one in (backend, get_backend("cpu")):
             program = one.compile(plan, file.tensors, Options(max_rows=PROMPT))
             program.load_weights()
             rows.append(_timed(program, tokens, f"{path.name} on {program.about.place}", report))

@@ -11,7 +11,7 @@ from woolly.errors import PlanError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Tracer
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import Batch, Options, get_backend, pages_for
 from woolly.runtime.reference.indexer import best_positions
 
 N = 1100  # positions: more than the 1024 that one task scores
@@ -34,7 +34,8 @@ def test_long_context_gives_the_same_bits_at_every_chunk_size(name, tmp_path):
     with open_gguf(write_tiny(replace(FAMILIES[name], context=2048), tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         one, three = (
-            choose("cpu").compile(plan, file.tensors, Options(kv_type="f16", threads=threads)) for threads in (1, 3)
+            get_backend("cpu").compile(plan, file.tensors, Options(kv_type="f16", threads=threads))
+            for threads in (1, 3)
         )
         wanted = logits(one, [512, 512, 75, 1])
         for program, chunks in ((three, [512, 512, 75, 1]), (three, [512, 512, *[7] * 10, *[1] * 6])):
@@ -54,7 +55,7 @@ def test_rows_that_choose_all_positions_match_a_model_without_an_index(name, tmp
         for ctx in (2048, 1000):
             plan = trace(file, ctx=ctx)
             assert ("indexer" in {step.op for step in plan.steps}) == (ctx == 2048)
-            program = choose("cpu").compile(plan, file.tensors, Options(threads=2))
+            program = get_backend("cpu").compile(plan, file.tensors, Options(threads=2))
             found.append(program.run(Batch.of([(TOKENS[:70], 0, range(3))]), program.new_state(3)).copy())
     np.testing.assert_array_equal(*found)
 

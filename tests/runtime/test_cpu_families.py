@@ -7,7 +7,7 @@ from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 70)
 
@@ -32,7 +32,7 @@ def test_every_architecture_gives_the_bits_of_one_row_at_a_time(name, tmp_path):
     with open_gguf(write_tiny(FAMILIES[name], tmp_path / "tiny.gguf")) as file:
         plan = trace(file)
         programs = {
-            threads: choose("cpu").compile(plan, file.tensors, Options(kv_type="f32", threads=threads))
+            threads: get_backend("cpu").compile(plan, file.tensors, Options(kv_type="f32", threads=threads))
             for threads in (1, 3)
         }
         want = logits(programs[1], [1] * 70)
@@ -46,7 +46,7 @@ def test_every_architecture_gives_the_bits_of_one_row_at_a_time(name, tmp_path):
         if plan.slots:  # what was kept of a row is the start of another run
             batch = Batch.of([(TOKENS[64:], 64, [2, 0, 3]), (TOKENS[9:40], 9, [2, 1])], slots=[(2, 0), (3, 1)])
             np.testing.assert_array_equal(programs[3].run(batch, state), want[[69, 39]])
-        reference = choose("reference").compile(plan, file.tensors, Options())
+        reference = get_backend("reference").compile(plan, file.tensors, Options())
         exact = logits(reference, [70])
     error = np.linalg.norm(want - exact, axis=1) / np.linalg.norm(exact, axis=1)
     # f32 sums in another order: transformers and the reference differ by up to 6e-6, and by 5e-5 through a delta rule.

@@ -11,7 +11,7 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import Batch, Options, get_backend, pages_for
 from woolly.runtime.cpu import CpuBackend
 
 LLAMA = TINY["llama"]
@@ -168,7 +168,7 @@ def test_run_in_parts_equals_one_run(name, models):
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_match_the_reference_up_to_activation_rounding(name, models):
     model = models(name)
-    reference = choose("reference").compile(model.plan, model.file.tensors, Options())
+    reference = get_backend("reference").compile(model.plan, model.file.tensors, Options())
     want = reference.run(Batch.of([(TOKENS[0], 0, range(5))], range(150)), reference.new_state(5))
     error = np.linalg.norm(model.whole[0] - want, axis=1) / np.linalg.norm(want, axis=1)
     # int8 activations and a q8_0 cache are each off by about half a hundredth, through a few steps; f16 by less.

@@ -3,7 +3,7 @@
 import pytest
 
 from woolly.errors import RequestError, UnsupportedError
-from woolly.runtime import BACKENDS, Options, backend_for, choose, parse_devices
+from woolly.runtime import BACKENDS, Options, backend_for, get_backend, parse_devices
 
 
 @pytest.mark.parametrize(
@@ -87,5 +87,5 @@ def test_auto_queries_a_gpu_only_if_earlier_backends_reject_the_plan(cuda, vulka
     backends = [Named("cuda", True, cuda), Named("vulkan", True, vulkan), Named("cpu", False, "takes")]
     for one in backends:
         monkeypatch.setitem(BACKENDS, one.name, lambda one=one: one)
-    assert choose("auto").compile(None, {}, Options()) == taken
+    assert get_backend("auto").compile(None, {}, Options()) == taken
     assert backends[1].n_asked == n_asked

@@ -13,7 +13,7 @@ from woolly.plan import Tracer
 from woolly.plan.ops.table import Load
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 ROWS, COLUMNS, TOKENS = 37, 256, 90
 # Matrices of one type, and of two that read their rows in other forms.
@@ -62,7 +62,7 @@ def run(program, batch):
 
 def compiled(pair, build, backend="cpu", **options):
     plan, own = traced(pair, build)
-    return choose(backend).compile(plan, own, Options(**options))
+    return get_backend(backend).compile(plan, own, Options(**options))
 
 
 @pytest.mark.parametrize("level", _native.kernel_levels())

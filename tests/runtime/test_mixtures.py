@@ -9,7 +9,7 @@ from woolly import _native
 from woolly.gguf import GGUFWriter, open_gguf
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 T = GGMLType
 N, USED, WIDTH, FFN = 8, 2, 64, 32
@@ -84,16 +84,16 @@ def run(program, tokens):
 def test_mixture_is_close_to_the_reference_and_the_same_for_every_row_thread_and_isa(name, type, tmp_path):
     file, plan = open_case(tmp_path, name, type)
     with file:
-        want = run(choose("reference").compile(plan, file.tensors, Options()), TOKENS)
+        want = run(get_backend("reference").compile(plan, file.tensors, Options()), TOKENS)
         np.testing.assert_array_equal(
-            run(choose("reference").compile(fuse(plan), file.tensors, Options()), TOKENS), want
+            run(get_backend("reference").compile(fuse(plan), file.tensors, Options()), TOKENS), want
         )
         best, *others = (level for level in _native.kernel_levels() if level != "scalar")
-        whole = run(choose("cpu").compile(plan, file.tensors, Options(threads=3, level=best)), TOKENS)
-        alone = choose("cpu").compile(plan, file.tensors, Options(threads=1, level=best))
+        whole = run(get_backend("cpu").compile(plan, file.tensors, Options(threads=3, level=best)), TOKENS)
+        alone = get_backend("cpu").compile(plan, file.tensors, Options(threads=1, level=best))
         np.testing.assert_array_equal(np.concatenate([run(alone, [token]) for token in TOKENS]), whole)
         for level in others:
-            got = run(choose("cpu").compile(plan, file.tensors, Options(threads=2, level=level)), TOKENS)
+            got = run(get_backend("cpu").compile(plan, file.tensors, Options(threads=2, level=level)), TOKENS)
             np.testing.assert_array_equal(got, whole)
     # Quantized activations are off by about half a hundredth, through three linears.
     error = np.linalg.norm(whole - want) / np.linalg.norm(want)
@@ -121,7 +121,7 @@ def test_reference_is_a_loop_over_rows_and_experts(name, tmp_path):
     tensors, _ = make(case, T.F32)
     file, plan = open_case(tmp_path, name, T.F32)
     with file:
-        got = run(choose("reference").compile(plan, file.tensors, Options()), TOKENS)
+        got = run(get_backend("reference").compile(plan, file.tensors, Options()), TOKENS)
     v = {key: raw.values().astype(np.float64) for key, raw in tensors.items()}
     for row, token in zip(got, TOKENS, strict=True):
         x = v["x.weight"][token]

@@ -21,7 +21,7 @@ from woolly.plan import Plan, show
 from woolly.plan.passes import FUSIONS, fuse
 from woolly.plan.passes.plan_memory import barriers, plan_memory
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.reference.moe import expert_weights
 
 LEVELS, T = _native.kernel_levels(), GGMLType
@@ -38,7 +38,7 @@ class Mixture:
         self.plan = plan_of(self.file, experts.build)
 
     def program(self, backend="cpu", **options):
-        return choose(backend).compile(self.plan, self.file.tensors, Options(**options))
+        return get_backend(backend).compile(self.plan, self.file.tensors, Options(**options))
 
 
 def write(path, tensors):
@@ -142,7 +142,7 @@ def by_linears(experts, tensors, folder, level, weight_of):
             return p.linear(p.glu(p.linear(x, "gate"), p.linear(x, "up")), "down")
 
         with write(folder / f"{e}.gguf", parts) as file:
-            program = choose("cpu").compile(plan_of(file, build), file.tensors, Options(threads=1, level=level))
+            program = get_backend("cpu").compile(plan_of(file, build), file.tensors, Options(threads=1, level=level))
             y = run(program, TOKENS)
         weight = weight_of[:, e, None]
         np.add(total, weight * y, out=total, where=weight != 0)
@@ -262,7 +262,7 @@ def test_run_without_rows_gives_none(tmp_path):
         return p.moe(x, "router", "gate", "up", "down", n_experts=8, ffn=experts.ffn, n_used=2)
 
     with write(tmp_path / "moe.gguf", experts.make(np.random.default_rng(0), N_TOKENS)) as file:
-        program = choose("cpu").compile(plan_of(file, build), file.tensors, Options(threads=2))
+        program = get_backend("cpu").compile(plan_of(file, build), file.tensors, Options(threads=2))
         assert run(program, TOKENS).shape == (0, experts.width)
 
 
@@ -274,7 +274,9 @@ def test_norm_scale_and_residual_are_fused_without_changing_bits(name, n_passes,
     for one_pass in FUSIONS[:n_passes]:
         plan = one_pass(plan)
     want = run(mixture.program("reference"))
-    np.testing.assert_array_equal(run(choose("reference").compile(plan, mixture.file.tensors, Options()), TOKENS), want)
+    np.testing.assert_array_equal(
+        run(get_backend("reference").compile(plan, mixture.file.tensors, Options()), TOKENS), want
+    )
     n_tables = 1 + mixture.experts.residual
     assert len(fuse(mixture.plan).steps) == n_tables + 1
 
@@ -297,7 +299,7 @@ def test_steps_that_share_scratch_memory_wait_for_each_other(tmp_path):
         assert [step.op for step in fused.steps] == ["embed", "moe", "moe"]
         assert barriers(fused, plan_memory(fused, 150))[1:] == (True, True)
         results = [
-            run(choose(backend).compile(plan, file.tensors, Options(threads=threads)), TOKENS)
+            run(get_backend(backend).compile(plan, file.tensors, Options(threads=threads)), TOKENS)
             for backend, threads in (("reference", 1), ("cpu", 1), ("cpu", 3))
         ]
     np.testing.assert_allclose(results[1], results[0], rtol=1e-4, atol=1e-5 * np.abs(results[0]).max())
@@ -317,9 +319,11 @@ def test_shared_expert_is_added_to_the_routed_ones(tmp_path):
 
     with write(tmp_path / "moe.gguf", tensors) as file:
         plan = plan_of(file, build)
-        reference = [run(choose("reference").compile(p, file.tensors, Options()), TOKENS) for p in (plan, fuse(plan))]
+        reference = [
+            run(get_backend("reference").compile(p, file.tensors, Options()), TOKENS) for p in (plan, fuse(plan))
+        ]
         np.testing.assert_array_equal(*reference)
-        got = run(choose("cpu").compile(plan, file.tensors, Options(threads=2)), TOKENS)
+        got = run(get_backend("cpu").compile(plan, file.tensors, Options(threads=2)), TOKENS)
     np.testing.assert_allclose(got, reference[0], rtol=1e-4, atol=1e-5 * np.abs(got).max())
 
 
@@ -393,4 +397,4 @@ def test_experts_of_a_type_without_kernel_are_rejected_by_name(tmp_path):
         write(tmp_path / "moe.gguf", experts.make(np.random.default_rng(0), 4)) as file,
         pytest.raises(UnsupportedError, match=r"tensor 'up\.weight' is Q1_0, which is not supported yet"),
     ):
-        choose("cpu").compile(plan_of(file, experts.build), file.tensors, Options())
+        get_backend("cpu").compile(plan_of(file, experts.build), file.tensors, Options())

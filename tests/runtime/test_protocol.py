@@ -15,7 +15,7 @@ from woolly.errors import DeviceError, PlanError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan.passes import layer_split_points
-from woolly.runtime import BACKENDS, Batch, CancelledRun, Options, choose, pages_for
+from woolly.runtime import BACKENDS, Batch, CancelledRun, Options, get_backend, pages_for
 from woolly.runtime.cpu import CpuBackend
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.reference import ReferenceBackend
@@ -81,7 +81,7 @@ def backend(request, second):
             open_device().close()
         except DeviceError as error:
             pytest.skip(str(error))
-    return choose(request.param)
+    return get_backend(request.param)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_state_has_pages_of_one_size(program):
 
 
 def test_logits_match_the_reference_wherever_a_run_stops(program, file):
-    wanted = run(choose("reference").compile(trace(file), file.tensors, Options()))
+    wanted = run(get_backend("reference").compile(trace(file), file.tensors, Options()))
     whole = run(program)
     assert whole.shape == (3, program.plan.width) and whole.dtype == np.float32
     np.testing.assert_allclose(whole, wanted, atol=0.02 * np.abs(wanted).max())
@@ -182,4 +182,4 @@ def test_llm_runs_on_a_named_backend(file):
         assert second.engine.program.about.backend == "second"
         assert second.generate("sheep", params).token_ids == reference.generate("sheep", params).token_ids
         with pytest.raises(RequestError, match="choose auto or one of: cpu, cuda, halves, metal, reference, second"):
-            choose("third")
+            get_backend("third")

@@ -15,7 +15,7 @@ from woolly.models import trace
 from woolly.plan import OPS, Paged, Plan, Rope, Step, Value, Weight
 from woolly.plan.ops.basic import Act
 from woolly.quant import GGMLType
-from woolly.runtime import BACKENDS, Batch, Options, choose, pages_for
+from woolly.runtime import BACKENDS, Batch, Options, get_backend, pages_for
 from woolly.runtime.reference import REFERENCE_OPS
 from woolly.runtime.reference.ops import OpContext
 from woolly.runtime.reference.state import ReferenceState
@@ -27,7 +27,7 @@ CLOSE = {"rtol": 0, "atol": 2e-5}
 
 def program(name, folder, **options):
     file = open_gguf(write_tiny(FAMILIES[name], folder / "tiny.gguf"))
-    return choose("reference").compile(trace(file), file.tensors, Options(**options))
+    return get_backend("reference").compile(trace(file), file.tensors, Options(**options))
 
 
 def whole(prog):
@@ -105,8 +105,8 @@ def test_threads_are_honored_or_rejected(tmp_path):
 
 def test_unknown_backend_is_rejected():
     with pytest.raises(RequestError, match=r"backend 'gpu' is unknown; choose auto or one of: .*reference"):
-        choose("gpu")
-    assert choose("auto").name in BACKENDS
+        get_backend("gpu")
+    assert get_backend("auto").name in BACKENDS
 
 
 def attention(*, window=0, softcap=0.0, temper=0.0, alibi=0.0, sinks=None, rows=12, heads=4, kv_heads=2, head_dim=8):
@@ -236,4 +236,4 @@ def test_uncomputable_type_is_rejected_at_compile(tmp_path):
     weight = Weight("token_embd.weight", GGMLType.Q1_0, (4, 256))
     plan = Plan("test", (Step("embed", (), (0,), (weight,), (), ""),), (Value(0, 256, "batch"),), ())
     with pytest.raises(Exception, match=r"token_embd\.weight.*Q1_0.*not supported yet"):
-        choose("reference").compile(plan, {}, Options())
+        get_backend("reference").compile(plan, {}, Options())

@@ -10,7 +10,7 @@ from woolly.errors import PlanError
 from woolly.gguf import MemoryMap, Tensor
 from woolly.plan import Rope, Step, Tracer, Value, rope_axes, rope_frequencies
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 RANDOM = np.random.RandomState(5)
 WIDTH, TABLE = 8, 5
@@ -36,7 +36,7 @@ def program(build, backend, **options):
     tracer = Tracer("case", TENSORS)
     tracer.skip("at", "token_embd", "near", "half", "far")
     tracer.output(build(tracer, tracer.input(width=WIDTH)))
-    return choose(backend).compile(tracer.plan(), TENSORS, Options(**options))
+    return get_backend(backend).compile(tracer.plan(), TENSORS, Options(**options))
 
 
 def tower_batch(*lengths, outputs=None, **more):
@@ -222,7 +222,7 @@ def test_place_inserts_rows_among_tokens(adds):
     want = TENSORS["token_embd.weight"].dequantize()[1:7]
     want[[1, 2, 5]] = rows[:, WIDTH:] + (want[[1, 2, 5]] if adds else 0)
     for backend, threads in (("reference", None), ("cpu", 1), ("cpu", 3)):
-        one = choose(backend).compile(placed(1, adds), TENSORS, Options(threads=threads))
+        one = get_backend(backend).compile(placed(1, adds), TENSORS, Options(threads=threads))
         np.testing.assert_array_equal(run(one, batch), want)
         without = replace(batch, inputs_embeds=None, embeds_rows=None)
         np.testing.assert_array_equal(run(one, without), TENSORS["token_embd.weight"].dequantize()[1:7])

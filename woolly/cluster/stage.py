@@ -25,8 +25,8 @@ from woolly.runtime import (
     Options,
     Program,
     backend_for,
-    choose,
     find_gpu,
+    get_backend,
     is_gpu_backend,
     pages_for,
     parse_devices,
@@ -168,7 +168,7 @@ class Stage:
             self._part.program.close()
             self._part = None
         options = replace(self._options, kv_type=wanted["kv_type"], level=wanted["level"], max_rows=wanted["max_rows"])
-        program = choose(backend).compile(plan, self.file.tensors, options)
+        program = get_backend(backend).compile(plan, self.file.tensors, options)
         program.load_weights()
         self._part = CompiledLayers(wanted, program, _probe(program))
         self.report(f"loaded layers {first} to {last}")

@@ -19,7 +19,7 @@ from woolly._native import PANEL_ROWS
 from woolly.gguf import Tensor
 from woolly.plan import Paged, Plan, Tracer
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, Program, State, choose, pages_for
+from woolly.runtime import Batch, Options, Program, State, get_backend, pages_for
 
 # Weights per thread: half of a typical L2 cache, which also contains inputs.
 _BYTES_PER_THREAD = 512 << 10
@@ -164,7 +164,7 @@ class Probe:
             max_rows=max_rows,
             weight_memory=weight_memory,
         )
-        return choose(self.backend).compile(plan, cast("Mapping[str, Tensor]", tensors), options)
+        return get_backend(self.backend).compile(plan, cast("Mapping[str, Tensor]", tensors), options)
 
     def _fastest(self, program: Program, batch: Batch, state: State, steps: list[int]) -> float:
         """Return the seconds of some steps in the fastest of several runs. The first run packs weights and is ignored.

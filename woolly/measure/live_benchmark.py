@@ -19,7 +19,7 @@ from woolly.gguf import GGUFFile, open_gguf
 from woolly.llm import LLM
 from woolly.measure.slot_rotation import SlotRotation
 from woolly.plan import Plan, Step, Tracer
-from woolly.runtime import Batch, Options, Program, State, choose, pages_for
+from woolly.runtime import Batch, Options, Program, State, get_backend, pages_for
 
 TestType = Literal["prefill", "decode", "matmul", "rms_norm", "attention", "end_to_end"]
 TEST_TYPES: tuple[str, ...] = get_args(TestType)
@@ -88,7 +88,7 @@ class _Subject:
 def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, stop: threading.Event) -> Benchmarked:
     """Measure for at most about `seconds`, but at least one iteration. Blocks the calling thread."""
     program = llm.engine.program
-    about, backend = program.about, choose(program.about.backend)
+    about, backend = program.about, get_backend(program.about.backend)
     if about.level is None:
         raise RequestError("the reference backend has no kernels to compare; serve without --no-optimized-inference")
     begin = time.monotonic()

@@ -25,7 +25,7 @@ from woolly.measure.time_bounds import PARTS, TARGET, Bounds, target_bits
 from woolly.models import trace
 from woolly.quant import GGMLType
 from woolly.quantize.describe import describe_model, mean_bits
-from woolly.runtime import KV_TYPES, Options, Program, choose, kv_types_of
+from woolly.runtime import KV_TYPES, Options, Program, get_backend, kv_types_of
 from woolly.store import resolve
 
 _MAX_MEGABYTES = 1024  # maximum buffer size of the bandwidth measurement
@@ -76,7 +76,7 @@ def profile_model(
                 names=(),
             )
         progress("loading")
-        program = choose(backend).compile(plan, file.tensors, options)
+        program = get_backend(backend).compile(plan, file.tensors, options)
         try:
             return _Profiler(file, program, options, n_prompt, n_sequences, depth, seconds, progress).run()
         finally:
@@ -100,7 +100,7 @@ class _Profiler:
         self.file, self.program, self.seconds, self.progress = file, program, seconds, progress
         self.about = program.about
         # If a GPU is selected by name, the level is not the one that `auto` would choose.
-        levels = choose(self.about.backend).levels
+        levels = get_backend(self.about.backend).levels
         self.best_level = levels[0] if levels else self.about.level or self.about.backend
         self.level = self.about.level or self.best_level
         self.n_prompt, self.n_sequences = n_prompt, n_sequences
@@ -220,7 +220,7 @@ class _Profiler:
         if self._weight_bytes > min(_MAX_REPACKED_BYTES, available_memory() / 2):
             return None
         options = replace(self.options, threads=self.cores)
-        program = choose(self.about.backend).compile(self.program.plan, self.file.tensors, options)
+        program = get_backend(self.about.backend).compile(self.program.plan, self.file.tensors, options)
         try:
             bench = Bench(program, works[:2], quick_fill=True)
             bench.warm_up()

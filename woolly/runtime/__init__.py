@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from woolly.lazy_imports import lazy_getattr
-from woolly.runtime.backends import BACKENDS, choose, find_gpu_backend, plan_placement
+from woolly.runtime.backends import BACKENDS, find_gpu_backend, get_backend, plan_placement
 
 if TYPE_CHECKING:
     from woolly.runtime.arithmetic_version import ARITHMETIC_VERSION
@@ -85,9 +85,9 @@ __all__ = [
     "as_ranks",
     "backend_for",
     "check_kv_type",
-    "choose",
     "find_gpu",
     "find_gpu_backend",
+    "get_backend",
     "is_gpu_backend",
     "kv_types_of",
     "name_gpus",

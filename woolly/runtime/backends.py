@@ -86,13 +86,13 @@ class Fallback:
         return self._backends[-1].compile(plan, tensors, options)
 
 
-def choose(name: str = "auto", stages: Stages | None = None) -> Backend:
+def get_backend(name: str = "auto", stages: Stages | None = None) -> Backend:
     """Return the backend of that name; "auto": the fastest one available. With stages, the stages run it."""
     if stages is not None:
         from woolly.runtime.pipeline import PipelineBackend  # rarely needed, and imports sockets
 
         # Stages run on other machines, so the local hardware does not matter.
-        return PipelineBackend("cpu" if name == "auto" else choose(name).name, stages)
+        return PipelineBackend("cpu" if name == "auto" else get_backend(name).name, stages)
     if name == "auto":
         backends: list[Backend] = []
         for one in BACKENDS:

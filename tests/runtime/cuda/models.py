@@ -18,7 +18,7 @@ from tests.cases.tiny import write_tiny
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.cuda.backend import CudaBackend
 
 TOKENS = np.random.RandomState(7).randint(0, 264, 41)
@@ -41,7 +41,7 @@ def check(name: str, folder: Path, *lengths: int) -> float:
         program = CudaBackend(EmulatedDevice).compile(plan, file.tensors, Options(kv_type="f32", max_rows=64))
         whole, pieces = logits(program, sum(lengths)), logits(program, *lengths)
         program.close()
-        exact = logits(choose("reference").compile(plan, file.tensors, Options()), sum(lengths))
+        exact = logits(get_backend("reference").compile(plan, file.tensors, Options()), sum(lengths))
     np.testing.assert_array_equal(pieces.view(np.uint32), whole.view(np.uint32))
     return float((np.linalg.norm(whole - exact, axis=1) / np.linalg.norm(exact, axis=1)).max())
 

@@ -24,7 +24,7 @@ from tests.cases.weights import Raw
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose, pages_for
+from woolly.runtime import Batch, Options, get_backend, pages_for
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.cuda.device import open_device
 from woolly.runtime.gpu import graph_runner
@@ -116,7 +116,7 @@ def _experts(backend: CudaBackend, type: GGMLType, counts: tuple[int, ...]) -> N
 
     with tempfile.TemporaryDirectory() as folder, case.open(Path(folder)) as file:
         plan = case.plan(file)
-        want = rows_of(choose("reference").compile(plan, file.tensors, Options(max_rows=most)), most)
+        want = rows_of(get_backend("reference").compile(plan, file.tensors, Options(max_rows=most)), most)
         program = backend.compile(plan, file.tensors, Options(max_rows=most))
         whole = rows_of(program, most)
         assert np.linalg.norm(whole - want) <= 2e-3 * np.linalg.norm(want), "far from the reference"
@@ -134,7 +134,7 @@ def _rows(backend: CudaBackend, name: str, counts: tuple[int, ...]) -> None:
         plan = trace(file)
         program = backend.compile(plan, file.tensors, Options(kv_type=kv_type, max_rows=max(128, *counts)))
         whole = _logits(program, tokens, len(tokens))
-        reference = choose("reference").compile(plan, file.tensors, Options())
+        reference = get_backend("reference").compile(plan, file.tensors, Options())
         want = _logits(reference, tokens, len(tokens))
         error = np.abs(whole - want).max() / np.abs(want).max()
         assert error < 0.02, f"{error:.4f} from the reference"

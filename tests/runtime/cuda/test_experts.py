@@ -11,7 +11,7 @@ from tests.runtime.test_mixtures import CASES, open_case
 from tests.runtime.test_moe import plan_of, write
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 T = GGMLType
 TOKENS = np.random.RandomState(3).randint(0, N_TOKENS, 12)
@@ -40,7 +40,7 @@ def run(program, tokens):
 
 def check(device, plan, file, most, tokens=TOKENS):
     """Many rows are near the reference, and rows alone or with a few others have the same bits."""
-    want = run(choose("reference").compile(plan, file.tensors, Options()), tokens)
+    want = run(get_backend("reference").compile(plan, file.tensors, Options()), tokens)
     program = CaseProgram(device, fuse(plan), file.tensors, max_rows=len(tokens))
     got = run(program, tokens)
     assert np.isfinite(got).all()

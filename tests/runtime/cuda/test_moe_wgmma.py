@@ -10,7 +10,7 @@ from tests.runtime.cuda.harness import CaseProgram
 from tests.runtime.test_moe import plan_of, write
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 Q4_K = (GGMLType.Q4_K,) * 3
 
@@ -35,7 +35,7 @@ def run(experts: Experts, counts, folder) -> tuple[list[np.ndarray], np.ndarray,
     with write(folder / "moe.gguf", experts.make(np.random.default_rng(5), N_TOKENS)) as file:
         plan = plan_of(file, experts.build)
         batches = [Batch.of([(np.arange(n) % N_TOKENS, 0, range(24))], []) for n in counts]
-        reference = choose("reference").compile(plan, file.tensors, Options())
+        reference = get_backend("reference").compile(plan, file.tensors, Options())
         want = reference.run(batches[0], reference.new_state(24)).copy()
         program = CaseProgram(device, fuse(plan), file.tensors, max_rows=max(counts))
         values = [program.run(batch, program.new_state(24)).copy() for batch in batches]

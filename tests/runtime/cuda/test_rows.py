@@ -17,7 +17,7 @@ from woolly.plan import Step, Value
 from woolly.plan.ops.basic import Act, Gate
 from woolly.plan.passes import fuse
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 
 # One of each op, at a width that is not a multiple of 4 if there is one.
 NAMES = (
@@ -99,7 +99,7 @@ def test_adapter_adds_the_scale_of_each_sequence(rows, tmp_path):
         step = Step("add_lora", inputs, (value.id,), (), (("adapter", 1), ("factor", 0.7)), "case.py:1")
         plan = replace(plan, steps=(*plan.steps, step), values=(*plan.values, value))
         device = EmulatedDevice()
-        program, reference = CaseProgram(device, plan, file.tensors), choose("reference")
+        program, reference = CaseProgram(device, plan, file.tensors), get_backend("reference")
         oracle = reference.compile(plan, file.tensors, Options())
         batch = Batch.of([([1, 2, 3], 0, [0]), ([4, 5], 0, [1])], [0, 2, 4])
         for adapters in (None, np.array([[9, 0.3], [9, 0]], np.float32)):
@@ -116,7 +116,7 @@ def test_hidden_states_are_normed_unless_a_draft_made_them(tmp_path):
         tracer.output(tracer.hidden("norm", eps=EPS))
         plan, device = tracer.plan(), EmulatedDevice()
         program = CaseProgram(device, plan, file.tensors)
-        oracle = choose("reference").compile(plan, file.tensors, Options())
+        oracle = get_backend("reference").compile(plan, file.tensors, Options())
         hidden = np.random.default_rng(3).standard_normal((5, 100)).astype(np.float32)
         for is_normed in (False, True):
             batch = replace(Batch.of([(range(5), 0, [0])]), hidden=hidden, is_hidden_normed=is_normed)

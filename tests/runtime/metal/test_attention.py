@@ -12,7 +12,7 @@ from tests.runtime.metal.text import texts
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.vulkan.ops import attention
 
 # Two sequences in one tile, then rows that see two splits of positions.
@@ -38,7 +38,7 @@ def test_query_tiles_match_the_cpu_backend(kernel, metal, fake, tmp_path, monkey
     case = _attention(kernel, 40, 2, "neox", kv_type, TILED, kv_heads=1, **more)
     with case.open(tmp_path) as file:
         plan, options = case.plan(file), Options(kv_type=kv_type, threads=1, max_rows=128)
-        found, wanted = (run(case, one.compile(plan, file.tensors, options)) for one in (metal, choose("cpu")))
+        found, wanted = (run(case, one.compile(plan, file.tensors, options)) for one in (metal, get_backend("cpu")))
     np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
     assert {name for name in fake.launched if name.startswith("attend_tile")} == {kernel}
 
@@ -52,7 +52,7 @@ def test_decode_rows_before_a_prompt_are_left_out_of_its_tiles(group, kernel, me
     case = _attention(f"front-{group}", 16, group, "neox", "f16", runs, kv_heads=1)
     with case.open(tmp_path) as file:
         plan, options = case.plan(file), Options(kv_type="f16", threads=1, max_rows=64)
-        found, wanted = (run(case, one.compile(plan, file.tensors, options)) for one in (metal, choose("cpu")))
+        found, wanted = (run(case, one.compile(plan, file.tensors, options)) for one in (metal, get_backend("cpu")))
     np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
     names = [name for name in fake.launched if name.startswith("attend")]
     assert [name for name in names if "tile" in name] == ["attend_tile_plain_f16"] * 2
@@ -67,7 +67,7 @@ def test_4_bit_keys_without_bias_match_the_cpu_backend(kv_type, least, metal, fa
     tokens = np.random.RandomState(7).randint(0, 264, 24)
     with open_gguf(write_tiny(spec, tmp_path / "tiny.gguf")) as file:
         plan, options = trace(file), Options(kv_type=kv_type, threads=1, max_rows=32)
-        program, cpu = (one.compile(plan, file.tensors, options) for one in (metal, choose("cpu")))
+        program, cpu = (one.compile(plan, file.tensors, options) for one in (metal, get_backend("cpu")))
         assert any(step.by_role("k_bias") for step in program.running_plan.steps)
         rows = []
         for one, chunks in ((program, (20, 1, 3)), (cpu, (24,))):

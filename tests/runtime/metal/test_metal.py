@@ -21,7 +21,7 @@ from woolly.llm.bit_identity import identity_of
 from woolly.models import trace
 from woolly.plan.passes import inject_embeddings
 from woolly.quant import GGMLType
-from woolly.runtime import BACKENDS, Batch, Options, backend_for, choose, find_gpu, name_gpus, parse_devices
+from woolly.runtime import BACKENDS, Batch, Options, backend_for, find_gpu, get_backend, name_gpus, parse_devices
 from woolly.runtime.gpu import probe
 from woolly.runtime.gpu.device import Address
 from woolly.runtime.metal import gpu_discovery, libobjc
@@ -53,7 +53,7 @@ def logits(program, chunks):
 def test_metal_source_matches_the_cpu_backend(tiny, metal, fake):
     with open_gguf(tiny) as file:
         plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=32)
-        program, cpu = (one.compile(plan, file.tensors, options) for one in (metal, choose("cpu")))
+        program, cpu = (one.compile(plan, file.tensors, options) for one in (metal, get_backend("cpu")))
         wanted = logits(cpu, [24])
         for chunks in ([20, 1, 1, 2], [1, 3]):
             found = logits(program, chunks)
@@ -79,7 +79,7 @@ def test_injected_rows_match_the_cpu_backend(tiny, metal, fake):
     )
     with open_gguf(tiny) as file:
         plan, options = inject_embeddings(trace(file), 256), Options(kv_type="f16", threads=1, max_rows=32)
-        programs = [one.compile(plan, file.tensors, options) for one in (metal, choose("cpu"))]
+        programs = [one.compile(plan, file.tensors, options) for one in (metal, get_backend("cpu"))]
         found, wanted = (one.run(batch, one.new_state(4)).copy() for one in programs)
     np.testing.assert_array_equal(found.view(np.uint32), wanted.view(np.uint32))
     assert "scatter_rows" in fake.launched
@@ -333,7 +333,7 @@ def test_metal_is_listed_everywhere_and_used_only_by_name(fake, monkeypatch):
 def test_other_systems_have_no_metal():
     with pytest.raises(DeviceError, match="Metal is only available on macOS"):
         open_device()
-    assert not choose("metal").is_available()
+    assert not get_backend("metal").is_available()
     with pytest.raises(DeviceError, match="Metal is a part of macOS"):
         find_gpu(0, "metal")
     with pytest.raises(DeviceError) as caught:  # what was asked of every kind does not name it

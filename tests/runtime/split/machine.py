@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.runtime.cuda.emulated import EmulatedDevice
 from woolly.errors import RequestError
 from woolly.models import trace
-from woolly.runtime import BACKENDS, Options, choose, plan_placement
+from woolly.runtime import BACKENDS, Options, get_backend, plan_placement
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.split.placement_units import Costs, atoms_of
 
@@ -56,7 +56,7 @@ class Machine:
         return (costs or self.costs).total([atom for atom in self.atoms if wanted(atom)])
 
     def compile(self, backend="auto", **options):
-        return choose(backend).compile(self.plan, self.file.tensors, replace(OPTIONS, **options))
+        return get_backend(backend).compile(self.plan, self.file.tensors, replace(OPTIONS, **options))
 
     def place(self, **options):
         return plan_placement(self.plan, self.file.tensors, replace(OPTIONS, **options))

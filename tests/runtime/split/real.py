@@ -16,7 +16,7 @@ from tests.cases.tiny import TINY, write_tiny
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import Batch, Options, choose
+from woolly.runtime import Batch, Options, get_backend
 from woolly.runtime.cuda import CudaBackend
 from woolly.runtime.cuda.context import Context
 from woolly.runtime.cuda.device import CudaDevice, open_device
@@ -94,11 +94,11 @@ def _with_cpu(open: Open, name: str, counts: tuple[int, ...]) -> None:
             segments,
             [
                 lambda own: backend.compile(own, file.tensors, OPTIONS),
-                lambda own: choose("cpu").compile(own, file.tensors, OPTIONS),
+                lambda own: get_backend("cpu").compile(own, file.tensors, OPTIONS),
             ],
         )
         whole = _logits(program, counts[0])
-        exact = _logits(choose("reference").compile(plan, file.tensors, Options(max_rows=160)), counts[0])
+        exact = _logits(get_backend("reference").compile(plan, file.tensors, Options(max_rows=160)), counts[0])
         error = np.linalg.norm(whole - exact) / np.linalg.norm(exact)
         # A row that chooses another expert lies further off.
         assert error < (0.1 if name == "experts" else 0.03), f"{error:.4f} from the reference"

@@ -17,7 +17,7 @@ from woolly.errors import PlanError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import draft_tensors, trace, trace_draft, trace_head
 from woolly.plan.passes import FUSIONS, fuse, prune_rows, split_points
-from woolly.runtime import Batch, CancelledRun, Options, PortableState, Ranks, choose
+from woolly.runtime import Batch, CancelledRun, Options, PortableState, Ranks, get_backend
 from woolly.runtime.cuda.backend import CudaBackend
 from woolly.runtime.split import Segment, SplitProgram
 
@@ -26,7 +26,7 @@ MIXTURE = FAMILIES["qwen3moe"]
 
 
 def cpu(file, options=OPTIONS):
-    return lambda plan: choose("cpu").compile(plan, file.tensors, options)
+    return lambda plan: get_backend("cpu").compile(plan, file.tensors, options)
 
 
 def emulated(file):
@@ -98,10 +98,10 @@ def test_experts_on_the_cpu_are_close_to_the_reference_and_deterministic(opened)
     edges = [i for i, step in enumerate(plan.steps) if step.op == "moe"]
     cuts = sorted({edge for i in edges for edge in (max(p for p in points if p <= i), min(p for p in points if p > i))})
     split = SplitProgram(plan, segments_at(plan, cuts), [emulated(file), cpu(file)])
-    assert split.about.level == f"sm_{EmulatedDevice.architecture}+{choose('cpu').levels[0]}"
+    assert split.about.level == f"sm_{EmulatedDevice.architecture}+{get_backend('cpu').levels[0]}"
     got = logits(split, 8, 1, 2)
     np.testing.assert_array_equal(got, logits(split, 11))
-    exact = logits(choose("reference").compile(plan, file.tensors, Options()), 11)
+    exact = logits(get_backend("reference").compile(plan, file.tensors, Options()), 11)
     assert np.linalg.norm(got - exact) < 0.02 * np.linalg.norm(exact)
 
 
@@ -144,7 +144,7 @@ def test_head_reads_layers_of_a_split_plan(tmp_path):
         tensors = {**file.tensors, **draft_tensors(other)}
 
         def compiled(plan):
-            return choose("cpu").compile(plan, tensors, OPTIONS)
+            return get_backend("cpu").compile(plan, tensors, OPTIONS)
 
         cuts = allowed(plan, split_points(plan)[1:], 2)
         assert len(cuts) > 3

@@ -35,7 +35,7 @@ def test_draft_head_changes_no_text(name, draft, vulkan, tmp_path, monkeypatch):
     found = []
     for backend in ("cpu", "vulkan"):
         if backend == "vulkan":
-            monkeypatch.setattr("woolly.engine.loading.load.choose", lambda *_: vulkan)
+            monkeypatch.setattr("woolly.engine.loading.load.get_backend", lambda *_: vulkan)
         with LLM(model, ctx=64, threads=1, speculation=head) as llm:
             guesses, propose = [], llm.engine.draft.propose
             monkeypatch.setattr(llm.engine.draft, "propose", lambda w, p=propose, g=guesses: g.append(p(w)) or g[-1])

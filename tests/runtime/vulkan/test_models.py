@@ -13,7 +13,7 @@ from woolly.errors import UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.quant import GGMLType
-from woolly.runtime import BACKENDS, Batch, Options, choose
+from woolly.runtime import BACKENDS, Batch, Options, get_backend
 from woolly.runtime.split import SplitBackend
 from woolly.runtime.vulkan.ops import attention, linears
 from woolly.runtime.vulkan.ops.attention import is_far as is_far_batch
@@ -38,7 +38,7 @@ def both(vulkan, path, kv_type):
     """The programs of both backends."""
     file = open_gguf(path)
     plan, options = trace(file), Options(kv_type=kv_type, threads=1)
-    return [one.compile(plan, file.tensors, options) for one in (vulkan, choose("cpu"))]
+    return [one.compile(plan, file.tensors, options) for one in (vulkan, get_backend("cpu"))]
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
@@ -161,7 +161,7 @@ def test_cpu_layers_change_no_bit(name, kv_type, vulkan, tmp_path):
         plan = trace(file)
         options = Options(kv_type=kv_type, gpu_layers=1, threads=1)
         program = SplitBackend(vulkan, True).compile(plan, file.tensors, options)
-        wanted = logits(choose("cpu").compile(plan, file.tensors, Options(kv_type=kv_type, threads=1)), [70])
+        wanted = logits(get_backend("cpu").compile(plan, file.tensors, Options(kv_type=kv_type, threads=1)), [70])
         assert len(program.about.shares) == 2
         np.testing.assert_array_equal(logits(program, [60, 1, 9]).view(np.uint32), wanted.view(np.uint32))
 

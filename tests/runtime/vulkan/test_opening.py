@@ -10,7 +10,7 @@ from tests.runtime.vulkan.test_device import Counting
 from woolly.errors import DeviceError, RequestError
 from woolly.gguf import open_gguf
 from woolly.models import trace
-from woolly.runtime import Options, choose
+from woolly.runtime import Options, get_backend
 from woolly.runtime.backends import Fallback
 from woolly.runtime.split import SplitBackend
 from woolly.runtime.vulkan import device as driving
@@ -105,7 +105,7 @@ def test_gpu_lost_while_opening_can_be_opened_again(opened, monkeypatch, tmp_pat
     tiny = write_tiny(TINY["llama"], tmp_path / "tiny.gguf")
     with open_gguf(tiny) as file:
         gpu = SplitBackend(VulkanBackend(lambda *_: driving.open_device(driver=driver)), False)
-        program = Fallback([gpu, choose("cpu")]).compile(trace(file), file.tensors, Options(threads=1))
+        program = Fallback([gpu, get_backend("cpu")]).compile(trace(file), file.tensors, Options(threads=1))
         assert program.about.backend == "cpu" and caplog.text.count("vulkan is not used: ") == 1
         program.close()
     monkeypatch.setattr(driving.cooperative_matrix, "is_exact", lambda _: False)

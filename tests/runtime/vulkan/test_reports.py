@@ -13,7 +13,7 @@ from woolly.gguf import open_gguf
 from woolly.llm.bit_identity import identity_of
 from woolly.llm.disk_cache import pages_name
 from woolly.models import trace
-from woolly.runtime import BACKENDS, Options, choose, name_gpus
+from woolly.runtime import BACKENDS, Options, get_backend, name_gpus
 from woolly.runtime.gpu.gpu_info import Gpu
 from woolly.runtime.program import About
 from woolly.runtime.split import SplitBackend
@@ -31,7 +31,7 @@ def tiny(tmp_path_factory):
 def test_identity_is_that_of_the_cpu(opened, vulkan, tiny):
     with open_gguf(tiny) as file:
         plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=64)
-        whole, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, choose("cpu")))
+        whole, cpu = (one.compile(plan, file.tensors, options) for one in (vulkan, get_backend("cpu")))
         part = SplitBackend(vulkan, True).compile(plan, file.tensors, replace(options, gpu_layers=1))
         places = [whole.about.place, part.about.place]  # what /health, the metrics and the page show
         assert places == [f"{opened.name}, vulkan", f"{opened.name}, vulkan+{cpu.about.level}"]
@@ -46,7 +46,7 @@ def test_several_gpus_have_the_identity_of_one(vulkan, tiny):
         plan, options = trace(file), Options(kv_type="f16", threads=1, max_rows=64, device="vulkan:0,0")
         both = SplitBackend(vulkan, True).compile(plan, file.tensors, replace(options, gpu_layers="all"))
         assert len(both.about.shares) in (1, 2) and both.about.backend == "vulkan"
-        cpu = choose("cpu").compile(plan, file.tensors, replace(options, device=None))
+        cpu = get_backend("cpu").compile(plan, file.tensors, replace(options, device=None))
         assert identity_of(both, file).id == identity_of(cpu, file).id
 
 

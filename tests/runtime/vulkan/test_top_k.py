@@ -98,7 +98,7 @@ def test_answers_and_logprobs_match_the_cpu(tiny, vulkan, monkeypatch):
     asked, found = [SamplingParams(max_tokens=4, ignore_eos=True, **way) for way in ways], []
     for device in ("cpu", None):
         if device is None:
-            monkeypatch.setattr("woolly.engine.loading.load.choose", lambda *_: vulkan)
+            monkeypatch.setattr("woolly.engine.loading.load.get_backend", lambda *_: vulkan)
         with LLM(tiny, ctx=64, threads=1, speculation=None, device=device) as llm:
             answers = [llm.generate([5, 6, 7], params) for params in asked]
             found.append([(one.token_ids, one.logprobs, [other.token_ids for other in one.others]) for one in answers])

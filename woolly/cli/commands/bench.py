@@ -196,7 +196,7 @@ def _measure(
     from woolly.measure.bench import Bench
     from woolly.models import trace
     from woolly.quantize.describe import describe_model
-    from woolly.runtime import backend_for, choose
+    from woolly.runtime import backend_for, get_backend
     from woolly.tokens import Tokenizer
 
     path = resolve(model)
@@ -206,7 +206,7 @@ def _measure(
     with open_gguf(path) as file:
         plan = trace(file)
         _check_context(file, plan, works)
-        program = choose(backend_for(options.device, backend)).compile(plan, file.tensors, options)
+        program = get_backend(backend_for(options.device, backend)).compile(plan, file.tensors, options)
         program.load_weights()  # in the background, as in every start; the tokenizer is loaded meanwhile
         Tokenizer.from_metadata(file.metadata)
         subject = Bench(program, works)

@@ -25,7 +25,7 @@ from woolly.gguf.overlay import Value, write_overrides
 from woolly.machine.memory import available_memory
 from woolly.models import draft_tensors, trace, trace_encoder
 from woolly.plan.passes import inject_embeddings
-from woolly.runtime import PAGE_SIZE, Backend, Options, Program, Stages, backend_for, choose, pages_for
+from woolly.runtime import PAGE_SIZE, Backend, Options, Program, Stages, backend_for, get_backend, pages_for
 from woolly.store import resolve
 from woolly.store.file_digest import digest_of
 from woolly.tokens import Tokenizer
@@ -193,7 +193,7 @@ def load_model(
         # Create the tokenizer while a GPU opens (0.2 s) and while weights load in the background.
         with ThreadPoolExecutor(1, "woolly-tokenizer") as pool:
             made = pool.submit(Tokenizer.from_metadata, file.metadata)
-            chosen = choose(backend_for(options.device, backend), stages)
+            chosen = get_backend(backend_for(options.device, backend), stages)
             program = _compiled(chosen, plan, tensors, options, needs_draft=draft is True)
             program.load_weights()
             tokenizer = made.result()

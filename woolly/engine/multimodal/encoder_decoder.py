@@ -17,7 +17,7 @@ from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
 from woolly.models.towers import PatchLayout, TracedTower
 from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, Prompt
-from woolly.runtime import Options, Program, backend_for, choose, is_gpu_backend
+from woolly.runtime import Options, Program, backend_for, get_backend, is_gpu_backend
 
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
@@ -162,7 +162,7 @@ def open_encoder(
     """Open the encoder in a model's file. A text encoder takes prompts of up to `max_rows` tokens."""
     if isinstance(traced, TracedEncoder):
         its = Options(threads=options.threads, weight_memory=options.weight_memory, max_rows=max_rows)
-        program = choose(backend).compile(traced.plan, file.tensors, its)
+        program = get_backend(backend).compile(traced.plan, file.tensors, its)
         program.load_weights()
         return TextEncoder(program, traced.start)
     programs: list[Program] = []
@@ -172,7 +172,7 @@ def open_encoder(
             memory = options.weight_memory
             share = None if memory is None else memory * size // (sum(sizes) or 1)
             its = Options(threads=options.threads, weight_memory=share, max_rows=stage.max_rows)
-            programs.append(choose(backend).compile(stage.plan, traced.tensors, its))
+            programs.append(get_backend(backend).compile(stage.plan, traced.tensors, its))
             programs[-1].load_weights()
         decoder = None if traced.decoder is None else open_transducer(traced.decoder, backend, options)
         return AudioEncoder(file, traced, programs, decoder)

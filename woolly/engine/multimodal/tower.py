@@ -24,9 +24,9 @@ from woolly.runtime import (
     Options,
     Program,
     backend_for,
-    choose,
     find_gpu,
     find_gpu_backend,
+    get_backend,
     is_gpu_backend,
     parse_devices,
 )
@@ -291,6 +291,6 @@ def _on_gpu(gpu: GpuBackend, traced: TracedTower, options: Options, path: Path) 
 def _compiled(backend: str, plan: Plan, traced: TracedTower, options: Options, path: Path) -> Program:
     """Compile a stage; raise ModelError if the sizes in the file are inconsistent."""
     try:
-        return choose(backend).compile(plan, traced.tensors, options)
+        return get_backend(backend).compile(plan, traced.tensors, options)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: invalid encoder metadata: {error}") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.runtime import Batch, Options, Program, State, choose, pages_for
+from woolly.runtime import Batch, Options, Program, State, get_backend, pages_for
 
 if TYPE_CHECKING:
     from woolly.models.towers.transducer import DecoderType, TracedTransducer
@@ -89,7 +89,7 @@ def open_transducer(traced: TracedTransducer, backend: str, options: Options) ->
     try:
         for plan in (traced.joint, traced.predictor):
             if plan is not None:
-                programs.append(choose(backend).compile(plan, traced.tensors, its))
+                programs.append(get_backend(backend).compile(plan, traced.tensors, its))
                 programs[-1].load_weights()
     except BaseException:
         for program in programs:

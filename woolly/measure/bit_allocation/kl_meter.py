@@ -26,7 +26,7 @@ from woolly.quant import GGMLType
 from woolly.quantize import ImportanceMatrix
 from woolly.quantize.recipe import Change
 from woolly.quantize.write_gguf import encode_slab
-from woolly.runtime import Batch, Options, Program, choose, pages_for
+from woolly.runtime import Batch, Options, Program, get_backend, pages_for
 
 Float32 = npt.NDArray[np.float32]
 # Cache size for encoded weights.
@@ -70,7 +70,7 @@ class KlMeter:
             raise RequestError(f"ctx is {self._ctx}; expected an integer from 8 to {limit}", field="ctx")
         self._options = Options(threads=threads, max_rows=self._ctx)
         self._threads = threads
-        self._backend = choose(backend)
+        self._backend = get_backend(backend)
         self._imatrix = imatrix
         self._encoded: dict[tuple[str, GGMLType], Tensor] = {}
         self._rests: dict[int, Program] = {}  # first layer to program

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.machine.capacity import Capacity
 from woolly.machine.memory import available_memory, total_memory
-from woolly.runtime import choose
+from woolly.runtime import get_backend
 from woolly.serving.dialects.ole.client import wrapped
 from woolly.serving.gate.request_id import check_admin
 from woolly.serving.model_manager.manager import ModelManager
@@ -69,7 +69,7 @@ async def unload_model(name: str, request: Request) -> dict[str, Any]:
 
 @cache
 def _has_gpu() -> bool:
-    return choose("auto").name not in ("cpu", "reference")
+    return get_backend("auto").name not in ("cpu", "reference")
 
 
 def server_capacity(models: ModelManager) -> Capacity | None:
