@@ -25,7 +25,7 @@ def test_openai_input_audio_and_vllm_audio_url():
     )
     assert said(read) == (chat.AudioPart(AudioInput(url=url, where="messages.0.content.0.audio_url")),)
     for part in ({"type": "input_audio", "input_audio": 3}, {"type": "audio_url", "audio_url": 3}):
-        with pytest.raises(ApiError, match=rf"messages\.0\.content\.0\.{part['type']}: an object with"):
+        with pytest.raises(ApiError, match=rf"messages\.0\.content\.0\.{part['type']}: expected an object with"):
             openai.read_messages([openai.Message(role="user", content=[part])])
 
 

@@ -83,7 +83,7 @@ def test_ollama_images():
         given = part.file if of is chat.FilePart else part.video
         assert isinstance(part, of) and (given.data, given.where) == (plain, "images.0")
         assert isinstance(other, chat.ImagePart)
-    with pytest.raises(ApiError, match="images: it is given together with raw"):
+    with pytest.raises(ApiError, match="images: cannot be combined with raw"):
         GenerateBody.model_validate({"model": "m", "prompt": "a", "images": ["AAAA"], "raw": True}).check()
 
 
@@ -131,7 +131,7 @@ def test_remote_files_are_named_by_their_urls():
 def test_files_stored_elsewhere_are_rejected_by_name():
     with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file\.file_id: stored files are not supported"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": {"file_id": "f"}}])])
-    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file: an object with file_data"):
+    with pytest.raises(ApiError, match=r"messages\.0\.content\.0\.file: expected an object with file_data"):
         openai.read_messages([openai.Message(role="user", content=[{"type": "file", "file": 3}])])
     for name, said in (("file_id", "stored files are not supported"), ("file_url", r"expected an http\(s\) address")):
         with pytest.raises(ApiError, match=rf"input\.0\.content\.0\.{name}: {said}"):

@@ -113,7 +113,7 @@ def test_llama_server_value_for_no_limit_is_no_limit(app_with):
         (
             "/api/v1/inference/complete",
             {"prompt": "a", "tool_choice": "none"},
-            "tool_choice: it belongs",
+            "tool_choice: only chats support it",
         ),
     ],
 )
@@ -149,9 +149,9 @@ def test_thinking_budget_has_many_names(client, path, fields, monkeypatch):
     generator, seen = client.app.state.generator, []
     format_chat = generator.format_chat
 
-    async def watched(chat, slot):
+    async def watched(chat, slot, model):
         seen.append(chat.params.reasoning_budget)
-        return await format_chat(chat, slot)
+        return await format_chat(chat, slot, model)
 
     monkeypatch.setattr(generator, "format_chat", watched)
     reply = client.post(path, json={"messages": [{"role": "user", "content": "hi"}], **SHORT, **fields})

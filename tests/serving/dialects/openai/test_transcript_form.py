@@ -48,7 +48,7 @@ def test_instruction_names_the_language_and_ends_with_the_prompt():
             {"response_format": "diarized_json"},
             "diarization is not supported; expected one of json, text, verbose_json",
         ),
-        ({"response_format": "xml"}, "response_format: expected one of json"),
+        ({"response_format": "xml"}, "response_format: 'xml' is not supported; expected one of json"),
         ({"response_format": "verbose_json", "stream": "true"}, "response_format: verbose_json cannot be streamed"),
         ({"timestamp_granularities[]": "word"}, "this model does not support timestamps"),
         (

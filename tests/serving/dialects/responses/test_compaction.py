@@ -83,7 +83,7 @@ def test_too_long_conversation_loses_its_oldest_turns_before_compaction(client):
         ("/v1/responses/compact", {"stream": True}, "stream: not supported by compaction"),
         ("/v1/responses/compact", {"conversation": "conv_1"}, "conversation: not supported by compaction"),
         ("/v1/responses", {"input": [*TALK, TRIGGER], "background": True}, "background: not supported by compaction"),
-        ("/v1/responses", {"input": [TRIGGER, *TALK]}, "input.0: a compaction_trigger must be the last item"),
+        ("/v1/responses", {"input": [TRIGGER, *TALK]}, "input.0: a compaction_trigger must be the last input item"),
         ("/v1/responses", {"input": [TRIGGER]}, "input: empty"),
         (
             "/v1/responses",
@@ -158,6 +158,6 @@ def test_model_without_a_summary_is_an_error_in_both_forms(client):
     reply = client.post("/v1/responses/compact", json=body)
     assert reply.status_code == 422 and reply.json()["error"]["code"] == "compaction_failed"
     whole = client.post("/v1/responses", json={**body, "input": [*TALK, TRIGGER]})
-    assert whole.status_code == 422 and "the model wrote no note" in whole.json()["error"]["message"]
+    assert whole.status_code == 422 and "instead of a summary" in whole.json()["error"]["message"]
     stream = client.post("/v1/responses", json={**body, "input": [*TALK, TRIGGER], "stream": True}).text
     assert "response.failed" in stream and "compaction_failed" in stream

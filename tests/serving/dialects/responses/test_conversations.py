@@ -17,7 +17,7 @@ def test_owner_cannot_evict_conversations_of_another():
     mine = store.create("me", said("a"), {})
     theirs = [store.create("you", said("b"), {}) for _ in range(20)]
     assert store.get("me", mine.id) is mine and len(store) == 5
-    with pytest.raises(ApiError, match="forgotten"):
+    with pytest.raises(ApiError, match="evicted"):
         store.get("you", theirs[0].id)
 
 

@@ -124,7 +124,7 @@ def read_transcript_form(
     is_stream = _switch("stream", texts.get("stream", ""))
     known = (*FORMATS, *SUBTITLE_FORMATS) if has_timestamps else FORMATS
     if form not in known:
-        why = _UNSUPPORTED_FORMATS.get(form, f"it is {form[:40]!r}")
+        why = _UNSUPPORTED_FORMATS.get(form, f"{form[:40]!r} is not supported")
         raise invalid_param("response_format", f"{why}; expected one of {', '.join(known)}")
     if is_stream and form in ("verbose_json", *SUBTITLE_FORMATS):
         raise invalid_param("response_format", f"{form} cannot be streamed; use json, or leave stream out")
