@@ -299,6 +299,7 @@ class ModelOptions(EngineOptions):
         "JSON file with rows of tool call formats, for a model that writes calls in another form than its template.",
         flags="--tool-format",
         shown="derived from the chat template",
+        setting=Setting("--tool-format", "JSON file with rows of tool call formats.", "derived from the chat template"),
     )
     preset: str | None = option(
         None,

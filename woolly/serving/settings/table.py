@@ -121,6 +121,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
         "Jinja template for chats, or the name of a built-in template, instead of the model's own.",
     )
     chat_template_file: Path | None = _setting(None, "--chat-template-file", "File with a Jinja template.")  # noqa: RUF009
+    tool_format: str | None = _named("tool_format")
     chat_template_kwargs: str | None = _setting(
         None, "--chat-template-kwargs", "JSON object with template variables, which requests may override."
     )
