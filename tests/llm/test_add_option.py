@@ -79,12 +79,13 @@ def lines(tmp_path_factory):
 
 def test_row_adds_a_setting_from_each_source(lines):
     assert (lines["file"], lines["environment"], lines["flag"], lines["default"]) == ("7", "8", "9", "3")
-    assert lines["refused"] == "patience is 0; at least 1 was expected"
+    assert lines["refused"] == "patience is 0; expected at least 1"
 
 
 def test_row_adds_a_flag_to_each_generating_command(lines):
     row = "| `--patience` | Seconds that a cold device may take. Default: 3. |"
-    assert lines["commands"] == " ".join([row.replace(" Default: 3.", "")] * 2 + [row])  # run, chat, serve
+    plain = row.replace(" Default: 3.", "")
+    assert lines["commands"] == " ".join([plain, plain, row, plain])  # run, chat, serve, transcribe
 
 
 def test_row_adds_a_keyword_and_a_reference_line(lines):

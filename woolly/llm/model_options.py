@@ -27,9 +27,9 @@ _RUNS = "How a model runs"  # group of settings
 class Setting:
     """Option as a setting of the server."""
 
-    flags: str  # flags of `woolly serve`, separated by spaces
-    help: str
-    shown: str | None = None  # text to show instead of the default
+    flags: str = ""  # flags of `woolly serve`, separated by spaces; this and the next two: "" for those of the row
+    help: str = ""
+    shown: str | None = ""  # text to show instead of the default; None: the default itself
     name: str = ""  # name in woolly.toml, and after WOOLLY_ in the environment; "": the name of the option
     clients: bool = False  # True if clients may set the option when they request a model
 
@@ -63,9 +63,14 @@ class Row:
 
 def option(default: Any, help: str = "", *, setting: Setting | None = None, **row: Any) -> Any:
     """Return a dataclass field with its row; `row` has fields of Row. Server settings also read this metadata."""
-    metadata: dict[str, Any] = {"row": {"help": help, "setting": setting, **row}, "group": _RUNS}
+    metadata: dict[str, Any] = {"group": _RUNS}
     if setting is not None:
-        metadata |= {"flags": tuple(setting.flags.split()), "help": setting.help, "shown": setting.shown}
+        same = {name: value for name, value in {"help": help, **row}.items() if getattr(setting, name, None) == ""}
+        setting = dataclasses.replace(
+            setting, **{name: same[name] for name in ("flags", "help", "shown") if name in same}
+        )
+        metadata |= {"flags": tuple(setting.flags.split()), "help": setting.help, "shown": setting.shown or None}
+    metadata["row"] = {"help": help, "setting": setting, **row}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -79,7 +84,7 @@ class EngineOptions:
         flags="--threads -t",
         shown="all physical cores",
         low=1,
-        setting=Setting("-t --threads", "Number of compute threads.", "all physical cores", clients=True),
+        setting=Setting("-t --threads", "Number of compute threads.", clients=True),
     )
     kv_tokens: int | None = option(
         None,
@@ -107,9 +112,7 @@ class EngineOptions:
         "Maximum memory for prepared weights, such as 600MB.",
         flags="--weight-memory",
         shown="no limit",
-        setting=Setting(
-            "--weight-memory", "Maximum memory for prepared weights, such as 600MB.", "no limit", clients=True
-        ),
+        setting=Setting(clients=True),
     )
     backend: str = option(
         "auto",
@@ -118,9 +121,7 @@ class EngineOptions:
         shown="auto",
         choices=("auto", "cuda", "metal", "vulkan", "cpu", "reference"),
         setting=Setting(
-            "--backend",
-            "Backend: cuda, metal, vulkan, cpu, reference, or auto (the fastest available).",
-            clients=True,
+            help="Backend: cuda, metal, vulkan, cpu, reference, or auto (the fastest available).", clients=True
         ),
     )
     device: str | None = option(
@@ -128,12 +129,7 @@ class EngineOptions:
         "Device: cpu, cuda, metal or vulkan; cuda:N or vulkan:N for one GPU; cuda:0,1 for several.",
         flags="--device -dev",
         shown="auto",
-        setting=Setting(
-            "-dev --device",
-            "Device: cpu, cuda, metal or vulkan; cuda:N or vulkan:N for one GPU; cuda:0,1 for several.",
-            "auto; replicas take turns",
-            clients=True,
-        ),
+        setting=Setting("-dev --device", shown="auto; replicas take turns", clients=True),
     )
     gpu_layers: int | str | None = option(
         None,
@@ -141,12 +137,7 @@ class EngineOptions:
         flags="--gpu-layers -ngl --n-gpu-layers",
         shown="auto",
         metavar="N",
-        setting=Setting(
-            "-ngl --gpu-layers --n-gpu-layers",
-            "Number of layers on the GPU; the CPU runs the rest. all, or auto for as many as fit.",
-            "auto",
-            clients=True,
-        ),
+        setting=Setting("-ngl --gpu-layers --n-gpu-layers", clients=True),
     )
     mmproj: str | None = option(
         None,
@@ -165,25 +156,21 @@ class EngineOptions:
         "RoPE scaling beyond the training context: none, linear or yarn.",
         flags="--rope-scaling",
         shown="from the file",
-        setting=Setting(
-            "--rope-scaling", "RoPE scaling beyond the training context: none, linear or yarn.", "from the file"
-        ),
+        setting=Setting(),
     )
     rope_scale: float | None = option(
         None,
         "RoPE scaling factor: context as a multiple of the training context.",
         flags="--rope-scale",
         shown="from the file",
-        setting=Setting(
-            "--rope-scale", "RoPE scaling factor: context as a multiple of the training context.", "from the file"
-        ),
+        setting=Setting(),
     )
     rope_freq_base: float | None = option(
         None,
         "RoPE base frequency.",
         flags="--rope-freq-base",
         shown="from the file",
-        setting=Setting("--rope-freq-base", "RoPE base frequency.", "from the file"),
+        setting=Setting(),
     )
     yarn_orig_ctx: int | None = option(
         None,
@@ -191,7 +178,7 @@ class EngineOptions:
         flags="--yarn-orig-ctx",
         shown="the model's context",
         low=1,
-        setting=Setting("--yarn-orig-ctx", "Training context for YaRN.", "the model's context"),
+        setting=Setting(),
     )
     stages: tuple[str, ...] = option(
         (),
@@ -221,8 +208,7 @@ class ModelOptions(EngineOptions):
         setting=Setting(
             "-c --ctx-size --ctx",
             "Maximum number of prompt and answer tokens per request.",
-            "the model's, within free memory",
-            "ctx_size",
+            name="ctx_size",
             clients=True,
         ),
         low=1,
@@ -233,14 +219,7 @@ class ModelOptions(EngineOptions):
         " q8_0/q4.",
         flags="--kv-type -ctk",
         shown="f16",
-        setting=Setting(
-            "-ctk --cache-type-k --kv-type",
-            "Type of K and V in the cache (llama.cpp's -ctk sets only K): f16, f32, q8_0 or q4;"
-            " or two types, such as q8_0/q4.",
-            "f16",
-            "cache_type_k",
-            True,
-        ),
+        setting=Setting("-ctk --cache-type-k --kv-type", name="cache_type_k", clients=True),
     )
     max_running: int | str | None = option(
         None,
@@ -266,6 +245,7 @@ class ModelOptions(EngineOptions):
         setting=Setting(
             "-md --model-draft",
             "Draft method: a smaller model, prompt_lookup, mtp, mtp_lookup, none, or auto for mtp if the file has it.",
+            shown=None,
             name="model_draft",
         ),
     )
@@ -275,7 +255,7 @@ class ModelOptions(EngineOptions):
         flags="--draft-max --draft",
         shown="8",
         low=1,
-        setting=Setting("--draft-max --draft", "Maximum draft tokens per step.", name="draft_max"),
+        setting=Setting(name="draft_max"),
     )
     metadata: tuple[str, ...] = option(
         (),
@@ -283,12 +263,7 @@ class ModelOptions(EngineOptions):
         flags="--override-kv",
         shown="none",
         metavar="TEXT",
-        setting=Setting(
-            "--override-kv",
-            "Metadata overrides: KEY=TYPE:VALUE, separated by commas.",
-            "none",
-            "override_kv",
-        ),
+        setting=Setting(name="override_kv"),
     )
     adapters: tuple[str, ...] = option(())
     control_vectors: tuple[tuple[str, float], ...] = option(())

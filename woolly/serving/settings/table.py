@@ -34,7 +34,7 @@ def _named(option: str) -> Any:
     """Return the field of an `LLM` option that has llama.cpp's name here."""
     row = rows_of()[option]
     assert row.setting is not None
-    return _setting(row.default, row.setting.flags, row.setting.help, row.setting.shown)
+    return _setting(row.default, row.setting.flags, row.setting.help, row.setting.shown or None)
 
 
 @dataclass(frozen=True, kw_only=True)
