@@ -35,7 +35,7 @@ def test_one_file_and_one_line_add_a_command(hello):
     assert "| `--times` `-n` | How often. Default: 1. |" in page
     for line, reported in {
         "helo": "did you mean hello?",
-        "hello --time 3": "woolly hello has no option --time: did you mean --times?",
+        "hello --time 3": "unknown option --time of woolly hello: did you mean --times?",
         "hello -n x": "-n is 'x'; expected an integer",
         "hello a b": "unexpected argument 'b': woolly hello [OPTIONS] [NAME]",
     }.items():

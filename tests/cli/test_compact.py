@@ -76,7 +76,7 @@ def test_empty_summary_leaves_the_conversation_unchanged(chat, capsys):
     chat.take("one")
     chat.conversation.params = replace(chat.conversation.params, logit_bias=SPACE)
     chat.take("/compact")
-    assert "the model wrote no note" in capsys.readouterr().err and not chat.conversation.notes
+    assert "the model returned an empty summary" in capsys.readouterr().err and not chat.conversation.notes
     chat.take("/compact sheep")
     assert "expected auto, ask, undo or no argument" in capsys.readouterr().err
 

@@ -46,7 +46,7 @@ def test_context_too_large_for_memory_error_names_the_flag(tiny_model):
         done = run(*command, "-c", 10_000_000_000)
         assert (done.returncode, done.stdout) == (1, b"")
         assert b"of cache for 10000000000 tokens), but" in done.stderr
-        assert done.stderr.endswith(b"are available: lower -c or --weight-memory, or choose a smaller model\n")
+        assert done.stderr.endswith(b"are available; lower -c or --weight-memory, or choose a smaller model\n")
 
 
 def test_preset_applies_to_options_not_given(tiny_model, tmp_path):
@@ -111,7 +111,7 @@ def test_bench_measures_every_model(tiny_model, tmp_path):
     ("line", "code", "reported"),
     [
         ("run MODEL x --temp abc", 2, "--temp is 'abc'"),
-        ("serve --port 99999", 2, "--port is 99999; at most 65535"),
+        ("serve --port 99999", 2, "--port is 99999; expected at most 65535"),
         ("serve --parallel 0", 2, "--parallel is 0; at least 1"),
     ],
 )
@@ -240,7 +240,7 @@ def test_file_is_overwritten_only_on_request(chat, tmp_path, capsys):
     path = tmp_path / "x.json"
     path.write_text("mine")
     chat.take(f"/save {path}")
-    assert f"/save! {path} writes over it" in capsys.readouterr().err
+    assert f"/save! {path} overwrites it" in capsys.readouterr().err
     chat.question = lambda _: "n"
     chat.take(f"/save {path}")
     assert path.read_text() == "mine"

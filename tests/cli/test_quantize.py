@@ -88,7 +88,7 @@ def test_imatrix_is_made_and_used(source, tmp_path):
         assert file.metadata["quantize.imatrix.dataset"] == "text.txt"
         assert file.tensors["blk.0.ffn_up.weight"].type.name == "IQ2_XS"
     for arguments, expected in {
-        ("imatrix", source, text, "-o", matrix): "exists already",
+        ("imatrix", source, text, "-o", matrix): "already exists",
         ("imatrix", source, text, "-o", tmp_path / "x", "--ctx", "2"): "ctx is 2",
         ("imatrix", source, text, "-o", tmp_path / "x", "--chunks", "0"): "chunks is 0",
         ("quantize", source, tmp_path / "x", "IQ1_S"): "needs an imatrix",
@@ -120,7 +120,7 @@ def test_split_model_can_stay_split(source, tmp_path):
         assert [path.name for path in parts.paths] == ["out-00001-of-00002.gguf", "out-00002-of-00002.gguf"]
         assert {name for name, tensor in parts.tensors.items() if tensor.path == parts.paths[0]} == set(names[:5])
         assert all(bytes(parts.tensors[n].data) == bytes(one.tensors[n].data) for n in names)
-    with pytest.raises(WoollyError, match=r"out-00001-of-00002\.gguf exists already"):
+    with pytest.raises(WoollyError, match=r"out-00001-of-00002\.gguf already exists"):
         woolly("quantize", first, tmp_path / "out.gguf", "Q4_K_M", "--keep-split")
 
 
@@ -148,7 +148,7 @@ def test_types_are_chosen_for_a_size(tmp_path, monkeypatch):
     for more, expected in {
         ("Q4_0", "--size", "1MB"): "missing type or --size",
         (): "missing type or --size",
-        ("--size", "1MB"): "give --text FILE",
+        ("--size", "1MB"): "needs --text FILE",
         ("--size", "1kB", "--text", text, "--ctx", "32"): "another model, text or setting",
         ("Q4_0", "--text", text): "--text needs --size",
         ("Q4_0", "--ctx", "256"): "--ctx needs --size",

@@ -38,38 +38,38 @@ def model(tmp_path_factory):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("serve --prot 8080", "woolly serve has no option --prot: did you mean --port"),
-        ("run hello --seeed 3", "woolly run has no option --seeed: did you mean --seed"),
-        ("run hello --zzz", "woolly run has no option --zzz: `woolly run --help` lists"),
-        ("--verson", "woolly has no option --verson: did you mean --version"),
+        ("serve --prot 8080", "unknown option --prot of woolly serve: did you mean --port"),
+        ("run hello --seeed 3", "unknown option --seeed of woolly run: did you mean --seed"),
+        ("run hello --zzz", "unknown option --zzz of woolly run: `woolly run --help` lists"),
+        ("--verson", "unknown option --verson of woolly: did you mean --version"),
         ("chta", "unknown command 'chta': did you mean chat?"),
         ("create x", "unknown command 'create': a table of presets.toml"),
         ("cp a b", "unknown command 'cp': `woolly serve --alias NAME` gives a model another name"),
         ("logs", "unknown command 'logs': `woolly serve` writes its log to standard error"),
-        ("run hello --stages A,B", "woolly run has no option --stages: `woolly serve` takes it"),
-        ("list --top-k 3", "woolly list has no option --top-k: `woolly run` and `woolly chat` take it"),
+        ("run hello --stages A,B", "unknown option --stages of woolly run: `woolly serve` takes it"),
+        ("list --top-k 3", "unknown option --top-k of woolly list: `woolly run` and `woolly chat` take it"),
         ("help fly", "unknown command 'fly'"),
         (
             "run hello --rope-freq-scale 2",
-            "woolly run does not take --rope-freq-scale 2: use --rope-scale with the inverse",
+            "woolly run does not support --rope-freq-scale 2: use --rope-scale with the inverse",
         ),
-        ("embed hello -hf org/repo", "woolly embed does not take -hf org/repo: `woolly pull hf:org/repo:QUANT`"),
+        ("embed hello -hf org/repo", "woolly embed does not support -hf org/repo: `woolly pull hf:org/repo:QUANT`"),
         ("run hello -hf repo", "-hf is 'repo'; expected org/repo or org/repo:QUANT"),
         ("run hello -m x -hf org/repo", "two models are given, x and -hf org/repo; omit one of them"),
         ("serve -m x -hf org/repo", "two models are given, x and -hf org/repo; omit one of them"),
         ("chat x -hf org/repo", "two models are given, x and -m hf:org/repo; omit one of them"),
         ("run hello -hff x.gguf", "`woolly pull hf:org/repo:QUANT` fetches a model"),
-        ("run hello -cnv", "woolly run does not take -cnv: `woolly chat`"),
+        ("run hello -cnv", "woolly run does not support -cnv: `woolly chat`"),
         ("run hello --ctx", "--ctx needs a value"),
         ("run hello --top-k x", "--top-k is 'x'; expected an integer"),
         ("run hello --top-p x", "--top-p is 'x'; expected a number"),
         ("run hello --mirostat-lr 1", "--mirostat-lr is 1.0, but has no effect with --mirostat=0"),
         ("run hello -n -5", "-n is -5; expected an integer of at least 1, or -1 for no limit"),
         ("run hello --json-schema {a:1}", "--json-schema is neither a file nor JSON: line 1, column 2"),
-        ("run hello --mirostat 3", "--mirostat is 3; a whole number of at least 0 and at most 2"),
+        ("run hello --mirostat 3", "--mirostat is 3; expected an integer of at least 0 and at most 2"),
         ("run hello --samplers top_q", "--samplers has unknown sampler 'top_q'; expected"),
         ("run hello --logit-bias 5", "--logit-bias is '5'; expected a token id and its bias"),
-        ("quantize a.gguf", "woolly quantize lacks OUT: woolly quantize [OPTIONS] IN OUT [TYPE]"),
+        ("quantize a.gguf", "missing argument OUT: woolly quantize [OPTIONS] IN OUT [TYPE]"),
         ("plan a b", "unexpected argument 'b': woolly plan [OPTIONS] [MODEL]"),
         ("serve a.gguf -m b.gguf", "two models are given, a.gguf and -m b.gguf; omit one of them"),
         ("serve a.gguf b.gguf", "unexpected argument 'b.gguf': woolly serve [OPTIONS] [MODEL]"),
@@ -197,7 +197,7 @@ def _titles(text):
 
 def test_help_shows_common_options_first():
     text = woolly("--help")
-    assert _titles(text) == ["Start here", "More with models", "Look inside", "Many machines", "Options"]
+    assert _titles(text) == ["Start here", "More with models", "Measure and inspect", "Several machines", "Options"]
     words = [line.split()[0] for line in text.splitlines() if line.startswith("  ")][2:]
     assert words[:6] == ["run", "chat", "serve", "pull", "list", "show"]
     assert set(COMMANDS) <= set(words)
@@ -226,7 +226,7 @@ def test_stats_name_other_running_processes(monkeypatch, model):
     with OtherLoad() as others:
         pass
     assert others.share == 1.0
-    assert "other programs took 100% of the processor meanwhile" in woolly("show", model)
+    assert "other programs used 100% of the CPU during" in " ".join(woolly("show", model).split())
     assert "other programs took 100%" in woolly("bench", model, "-p", "4", "-n", "0", "-r", "1")
     monkeypatch.setattr(background_load, "_busy_seconds", lambda: None)
     with OtherLoad() as others:
@@ -340,7 +340,7 @@ def test_suggested_commands_can_be_typed(model, monkeypatch):
         woolly("run", model, "hello", "--backend", "cuda")
     with pytest.raises(DeviceError, match=r"install one, or use --device cpu$"):
         woolly("run", model, "hello", "--device", "cuda")
-    expected = "-ngl is 9, but backend cpu has no GPU; omit it, or use --backend cuda"
+    expected = "-ngl is 9, but backend cpu has no GPU; leave it out, or use --backend cuda"
     with pytest.raises(UsageError, match=re.escape(expected)):
         woolly("run", model, "hello", "--backend", "cpu", "-ngl", 9)
     command = [sys.executable, "-m", "woolly", "serve", model, "--port", "0", "--backend", "cpu", "-ngl", "9"]

@@ -159,7 +159,7 @@ class Chat:
         n_turns = self.conversation.n_turns
         if n_turns == 0:
             raise RequestError("there is no turn to compact")
-        print_status("(the model writes a note of the conversation ...)", dim=True)
+        print_status("(summarizing the conversation ...)", dim=True)
         params = replace(self.conversation.params, max_tokens=None)
         messages = self.conversation.all_messages
         note = self.llm.compact(messages, params, tools=self._offered, split_reasoning=True)
