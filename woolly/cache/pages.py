@@ -23,7 +23,7 @@ class PagePool:
     """
 
     def __init__(self, n_pages: int, needs_state: bool = False, windows: Sequence[WindowPool] = ()) -> None:
-        """With `needs_state` and `windows`, a cached prefix is only reusable together with recurrent state and window
+        """With `needs_state` and `windows`, a prefix is only reusable together with its recurrent state and window
         pages.
         """
         self.n_pages = n_pages

@@ -150,9 +150,7 @@ class Engine:
         return scheduled
 
     def run(self, scheduled: SchedulerOutput) -> Rows | None:
-        """Compute a step and return its output rows, or None if there is no work or the step was cancelled or lost its
-        state.
-        """
+        """Compute a step and return its output rows, or None if there is no work or the step was interrupted."""
         if not scheduled.spans:
             self.runner.meanwhile()
             self.scheduler.wait()

@@ -247,9 +247,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         *,
         raises: bool = True,
     ) -> None:
-        """A callable prepares the requests on another thread, because tokenizing a long prompt would block the event
-        loop.
-        """
+        """A callable prepares the requests on another thread, because tokenization would block the event loop."""
         self._driver = driver
         self._prepare = requests if callable(requests) else None
         self._requests: tuple[Request, ...] = () if callable(requests) else tuple(requests)

@@ -38,11 +38,10 @@ def can_start() -> bool:
 
 
 def run_limited(script: Path, order: bytes, *, memory: int, patience: float, max_output_bytes: int) -> bytes | None:
-    """Return the output of a child process, or None if it failed, crashed or exceeded a limit. Raise OSError if it
-    cannot start.
+    """Return the output of a child process, or None if it failed, crashed or exceeded a limit.
 
-    `patience` is the time limit in seconds. The child limits its memory and CPU time, except on macOS. It is killed
-    when `abandoned` is set.
+    Raise OSError if it cannot start. `patience` is the time limit in seconds. The child limits its memory and CPU time,
+    except on macOS. It is killed when `abandoned` is set.
     """
     import subprocess  # few starts need it
 

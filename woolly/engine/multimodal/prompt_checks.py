@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def read_multimodal_prompt(
     prompt: Prompt, params: SamplingParams, tower: Tower | None, max_rows: int
 ) -> tuple[list[int], MultimodalInput]:
-    """Return the tokens of a prompt with placeholders, and its multimodal input; raise RequestError for unsupported
-    input.
+    """Return the tokens of a prompt with placeholders, and its multimodal input.
 
-    `max_rows` bounds the rows of an image with bidirectional attention, which must fit one step.
+    Raise RequestError for unsupported input. `max_rows` bounds the rows of an image with bidirectional attention, which
+    must fit one step.
     """
     if tower is None:
         raise RequestError(

@@ -86,11 +86,10 @@ class AsyncChunkQueue(ChunkQueue):
         return None
 
     async def read_joined(self) -> Chunk | None:
-        """Wait for the next chunk and merge queued text chunks of the same answer into it; return None after the last
-        one.
+        """Wait for the next chunk; return None after the last one.
 
-        A late reader thus handles several tokens at a time. Final chunks and chunks with log-probabilities or progress
-        are never merged.
+        Queued text chunks of the same answer are merged into it, so a late reader handles several tokens at a time.
+        Final chunks and chunks with log-probabilities or progress are never merged.
         """
         chunk = await self.read()
         if chunk is None or not self._chunks or not _is_plain(chunk):

@@ -1,6 +1,4 @@
-"""LFM2-VL: an image keeps its aspect ratio within a range of rows; a large image becomes 512-pixel tiles and an
-overview.
-"""
+"""LFM2-VL: an image keeps its aspect ratio; a large image becomes 512-pixel tiles and an overview."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @sampler("xtc")
 class Xtc:
-    """At random, excludes all tokens above a probability threshold except the least likely of them."""
+    """With a given probability, excludes all tokens above a threshold except the least likely one."""
 
     def __init__(self, probability: float, threshold: float, min_keep: int, seed: int) -> None:
         self._probability = np.float32(probability)
