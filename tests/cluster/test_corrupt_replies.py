@@ -97,7 +97,7 @@ def test_answer_after_an_invalid_step_is_recomputed_by_another_replica(tiny_mode
         assert launcher.n_starts == 2 and llm.fleet.counts["lost"] == 1
     assert not [record for record in caplog.records if record.exc_info]
     (lost,) = [record for record in caplog.records if record.msg == "replica lost"]
-    assert "says" in lost.reason
+    assert lost.reason.startswith(("invalid ", "unexpected ", "more than "))
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_stage_keeps_the_device_it_was_started_with(model, tmp_path, monkeypatch
     monkeypatch.setattr("woolly.cluster.stage.find_gpu", lambda number, kind: gpus[number, kind])
     with (
         on_threads(model, 1, device="cuda:0,1") as stages,
-        pytest.raises(StageError, match=r"--device cuda:0,1, but .* backend cpu: start the engine with --backend cuda"),
+        pytest.raises(StageError, match=r"--device cuda:0,1, but .* backend cpu; start the engine with --backend cuda"),
     ):
         LLM(model, stages=names(stages), stage_token_file=token_file(tmp_path))
     assert _free_memory("cuda:0,1") == 4 * RESERVE

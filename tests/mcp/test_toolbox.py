@@ -73,7 +73,7 @@ def test_failures_are_marked_results(call):
 
 def test_results_become_text_of_limited_size(call):
     text = call("zoo_flood").text
-    assert text.startswith("x" * MAX_CHARACTERS + "\n[cut:")
+    assert text.startswith("x" * MAX_CHARACTERS + "\n[truncated")
     assert "100,000" in text
     assert call("zoo_image").text == "[image: not shown: only text is supported]"
 
