@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -90,14 +89,14 @@ def format_chat(
     source = template.source
     check_roles(request.messages, source)
     known = find_template_format(template, tokenizer)
-    _check_effort(request.reasoning.effort, source, known)
+    _check_effort(request.reasoning.effort, known)
     request = _opened(request, tokenizer, modalities)  # what costs nothing to refuse is refused before
     items = process_media(request.messages, modalities, request.media_cache)
     format = known.calls if is_calling else None
     if format is not None and choice.is_enforced:
         format = replace(format, loose=())
     marks = known.reasoning
-    request = _with_marks(_as_budgeted(request, source, marks), template, modalities)
+    request = _with_marks(_as_budgeted(request, known), template, modalities)
     text, is_reasoning = _render(request, template, tokenizer, known)
     structure = _structure(request, format, marks, is_reasoning, tokenizer)
     stops = _stops(request.params, template, tokenizer)
@@ -148,10 +147,10 @@ def render_prompt(
     """
     template = template.for_tools if request.tools.mode != "none" else template
     known = find_template_format(template, tokenizer)
-    _check_effort(request.reasoning.effort, template.source, known)
+    _check_effort(request.reasoning.effort, known)
     request = _opened(request, tokenizer, modalities)
     check_media(request.messages, modalities)
-    asked = _with_marks(_as_budgeted(request, template.source, known.reasoning), template, modalities)
+    asked = _with_marks(_as_budgeted(request, known), template, modalities)
     return _render(asked, template, tokenizer, known, begins_answer=begins_answer)[0]
 
 
@@ -189,7 +188,7 @@ def _render(
     )
     if marks is None or not begins_answer:
         return text, False
-    if _must_close(request, template.source, marks):
+    if _must_close(request, known):
         return text + (marks.end if marks.is_open(text) else marks.start + marks.end), False
     return text, marks.is_open(text)
 
@@ -201,12 +200,12 @@ def _with_marks(request: ChatRequest, template: ChatTemplate, modalities: Modali
     return replace(request, messages=tuple(insert_placeholders(request.messages, template, modalities)))
 
 
-def _as_budgeted(request: ChatRequest, source: str, marks: ReasoningFormat | None) -> ChatRequest:
+def _as_budgeted(request: ChatRequest, known: TemplateFormat) -> ChatRequest:
     """Returns the request with the budget that its effort means, and without thoughts if their budget is 0."""
-    effort, params = request.reasoning.effort, request.params
+    effort, params, marks = request.reasoning.effort, request.params, known.reasoning
     if marks is None:
         return request
-    if params.reasoning_budget is None and effort in EFFORTS and not re.search(r"\breasoning_effort\b", source):
+    if params.reasoning_budget is None and effort in EFFORTS and known.effort is None:
         return replace(request, params=replace(params, reasoning_budget=EFFORTS[effort]))
     if params.reasoning_budget == 0 and effort is None and not marks.has_channels:
         return replace(request, reasoning=replace(request.reasoning, effort="none"))
@@ -221,10 +220,10 @@ def _reasoning_markers(
     return ReasoningMarkers(marks.start, marks.end, after, answer, shown, is_open, may_call)
 
 
-def _must_close(request: ChatRequest, source: str, marks: ReasoningFormat) -> bool:
+def _must_close(request: ChatRequest, known: TemplateFormat) -> bool:
     """Return True if the prompt must end with an empty thought: none is wanted, and the template has no switch."""
-    is_off = request.reasoning.effort == "none" and not marks.has_channels
-    return is_off and not re.search(r"\benable_thinking\b", source)
+    is_off = request.reasoning.effort == "none" and known.reasoning is not None and not known.reasoning.has_channels
+    return is_off and known.switch is None
 
 
 def _structure(
@@ -253,22 +252,24 @@ def _variables(request: ChatRequest, source: str, known: TemplateFormat) -> dict
         del variables["enable_thinking"]  # many clients send it to every model
     if effort is None:
         return variables
-    if effort != "none" and re.search(r"\breasoning_effort\b", source):
-        variables.setdefault("reasoning_effort", effort)
-    elif re.search(r"\benable_thinking\b", source):
-        variables.setdefault("enable_thinking", effort != "none")
+    if effort != "none" and known.effort is not None:
+        variables.setdefault(known.effort.name, known.effort.words.get(effort, effort))
+    elif known.switch is not None:
+        value = known.switch.off if effort == "none" else known.switch.on
+        if value is not None:
+            variables.setdefault(known.switch.name, value)
     return variables
 
 
-def _check_effort(effort: str | None, source: str, known: TemplateFormat) -> None:
+def _check_effort(effort: str | None, known: TemplateFormat) -> None:
     """Refuses an effort without a switch that cannot be kept otherwise: by a thought of nothing, or by a budget."""
-    if effort is None or re.search(r"\benable_thinking\b", source):
+    if effort is None or known.switch is not None:
         return
     marks = known.reasoning
     if effort == "none":
         is_kept = marks is None or not marks.has_channels
     else:
-        is_kept = (marks is not None and effort in EFFORTS) or re.search(r"\breasoning_effort\b", source) is not None
+        is_kept = (marks is not None and effort in EFFORTS) or known.effort is not None
     if not is_kept:
         raise RequestError(
             "reasoning_effort: the model's chat template has no such switch; leave it out", field="reasoning_effort"

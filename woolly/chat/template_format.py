@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from woolly.chat.reasoning import ReasoningFormat, find_reasoning
+from woolly.chat.reasoning_switches import ReasoningSwitch, find_effort_switch, find_switch
 from woolly.chat.tools.added_formats import fitting_format, installed_formats
 from woolly.chat.tools.format import FORMATS, Format, find_format, read_formats
 from woolly.errors import RequestError
@@ -38,6 +39,8 @@ class TemplateFormat:
     header: str = ""  # what an answer without reasoning begins with
     content: Literal[""] | None = ""  # of a message that consists of calls
     has_text_arguments: bool = False  # the template takes arguments as JSON text
+    switch: ReasoningSwitch | None = None  # the variable that switches reasoning on and off
+    effort: ReasoningSwitch | None = None  # the variable of its effort
     needs_full_tools: bool = False  # the template reads descriptions and nested schemas, which tools may leave out
 
     def tool_to_template(self, tool: Tool) -> dict[str, Any]:
@@ -118,7 +121,9 @@ def find_template_format(template: ChatTemplate, tokenizer: Tokenizer | None = N
     """Return the format of a template; derived once, by rendering some tiny conversations."""
     with _lock:
         if (known := _known.get(template)) is None:
-            known = _known[template] = _derive(template, tokenizer)
+            known = _derive(template, tokenizer)
+            known = replace(known, switch=find_switch(template), effort=find_effort_switch(template))
+            _known[template] = known
         return known
 
 
@@ -152,5 +157,5 @@ def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateForm
         header,
         probe.content,
         probe.is_text,
-        probe.needs_full_tools(),
+        needs_full_tools=probe.needs_full_tools(),
     )
