@@ -5,17 +5,25 @@ from __future__ import annotations
 from woolly.plan.ops import (
     AttentionOps,
     BasicOps,
-    ChoosingOps,
-    CompressingOps,
+    CompressedAttentionOps,
     ExpertOps,
+    IndexerOps,
     RecurrentOps,
-    StreamOps,
-    TextOps,
+    ResidualStreamOps,
+    TextEncoderOps,
     TowerOps,
 )
 
 
 class Tracer(
-    BasicOps, AttentionOps, ChoosingOps, CompressingOps, ExpertOps, RecurrentOps, StreamOps, TextOps, TowerOps
+    BasicOps,
+    AttentionOps,
+    IndexerOps,
+    CompressedAttentionOps,
+    ExpertOps,
+    RecurrentOps,
+    ResidualStreamOps,
+    TextEncoderOps,
+    TowerOps,
 ):
     """Records the steps of one model over the tensors of one file, and checks their shapes."""

@@ -30,7 +30,7 @@ def _compressed_attention_cost(plan: Plan, step: Step, load: Load) -> Cost:
     return Cost(load.cache_bytes * share * read * load.n_sequences, products)
 
 
-class CompressingOps(Recorder):
+class CompressedAttentionOps(Recorder):
     """Compressed-attention ops of the tracer."""
 
     @op(

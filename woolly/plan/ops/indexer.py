@@ -23,7 +23,7 @@ def _index_cost(plan: Plan, step: Step, load: Load) -> Cost:
     return Cost(load.cache_bytes * share * last * load.n_sequences, products)
 
 
-class ChoosingOps(Recorder):
+class IndexerOps(Recorder):
     """Sparse-attention ops of the tracer."""
 
     @op(

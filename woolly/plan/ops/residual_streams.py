@@ -6,7 +6,7 @@ from woolly.plan.ops.table import op
 from woolly.plan.recorder import Handle, Recorder
 
 
-class StreamOps(Recorder):
+class ResidualStreamOps(Recorder):
     """Residual-stream ops of the tracer."""
 
     @op(inputs=("x", "coefs"), attributes=("streams", "plus?"), by_row=True)

@@ -10,7 +10,7 @@ from woolly.plan.recorder import Handle, Recorder
 Pool = Literal["mean", "first", "last"]
 
 
-class TextOps(Recorder):
+class TextEncoderOps(Recorder):
     """Sequence ops of the tracer: positions, token types and pooling."""
 
     @op(inputs=("x",), weights=("table",), tables=("table",))
