@@ -12,7 +12,7 @@ from woolly.cli.app import app
 from woolly.errors import StoreError
 from woolly.store import all_families
 from woolly.store.catalogue.families import pulled_catalogue
-from woolly.store.catalogue.update import find_catalogue, take_catalogue
+from woolly.store.catalogue.update import find_catalogue, install_catalogue
 
 __all__ = ["hub"]
 
@@ -51,7 +51,7 @@ def test_with_the_right_digest_it_is_installed(served):
 
 def test_with_a_wrong_digest_the_current_one_stays(served):
     address = served(LATER)
-    take_catalogue(find_catalogue(address), DIGEST)
+    install_catalogue(find_catalogue(address), DIGEST)
     other = LATER.replace(b"org/repo", b"bad/repo")
     address = served(other)
     error = pulled(address, "--sha256", DIGEST).exception

@@ -62,7 +62,7 @@ def pull(
 
 def _pull_catalogue(address: str | None, sha256: str | None) -> None:
     """Show a later catalogue, and install it if the user has passed its SHA-256."""
-    from woolly.store.catalogue.update import find_catalogue, take_catalogue
+    from woolly.store.catalogue.update import find_catalogue, install_catalogue
 
     if address is not None and not store.is_url(address):
         raise UsageError(f"--catalogue is given with {address!r}; expected an https:// address, or nothing")
@@ -78,7 +78,7 @@ def _pull_catalogue(address: str | None, sha256: str | None) -> None:
             f"woolly pull --catalogue {f'{address} ' if address else ''}--sha256 {found.sha256}"
         )
         return
-    take_catalogue(found, sha256)
+    install_catalogue(found, sha256)
     print(pulled_catalogue())
 
 

@@ -54,7 +54,7 @@ def find_catalogue(url: str | None = None) -> FoundCatalogue:
     return FoundCatalogue(url, data, found)
 
 
-def take_catalogue(found: FoundCatalogue, sha256: str) -> None:
+def install_catalogue(found: FoundCatalogue, sha256: str) -> None:
     """Install a catalogue. Raise StoreError if its SHA-256 differs from the one that the user passes."""
     if found.sha256 != sha256.lower():
         raise StoreError(
