@@ -58,11 +58,11 @@ async def health(request: Request, response: Response) -> dict[str, Any]:
     if fault is None:
         return {**_head("ok"), **_identities(request), **_devices(request), **details}
     response.status_code = 503
-    error = {"code": 503, "message": _told(request, fault), "type": "unavailable_error"}
+    error = {"code": 503, "message": _reason_for_clients(request, fault), "type": "unavailable_error"}
     return {**_head(state.shown), "error": error, **details}
 
 
-def _told(request: Request, fault: str) -> str:
+def _reason_for_clients(request: Request, fault: str) -> str:
     """Return the reason why the server cannot serve, without model names if the server has keys."""
     state: Health = request.app.state.health
     is_shown = request.app.state.authenticator.is_open or not state.is_ready
@@ -117,7 +117,7 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
         "checks": {
             "server": {
                 "status": "ok" if is_ready else "error",
-                "message": _told(request, fault) if fault else "serving",
+                "message": _reason_for_clients(request, fault) if fault else "serving",
             },
             "models": {"status": "ok", "message": loaded or "none loaded; models are loaded on request"},
             "queue": {

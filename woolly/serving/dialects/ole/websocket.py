@@ -120,7 +120,7 @@ class _Connection:
             else:
                 raise ApiError(400, "invalid_request", f"type is {kind!r}; expected chat, cancel or ping", param="type")
         except Exception as error:
-            await self._tell(id, _told(error))
+            await self._tell(id, _api_error_of(error))
 
     async def close(self) -> None:
         """Cancel all chats and wait until they end."""
@@ -170,7 +170,7 @@ class _Connection:
                 await self._answer(id, name, body)
             status = 200
         except Exception as error:
-            told = _told(error)
+            told = _api_error_of(error)
             status, reason = told.status, told.reason
             state.stats.count_error(told.code)
             await self._tell(id, told)
@@ -236,7 +236,7 @@ async def _parse(text: str) -> dict[str, Any]:
     return message
 
 
-def _told(error: Exception) -> ApiError:
+def _api_error_of(error: Exception) -> ApiError:
     """Return the ApiError for an exception, and log internal errors."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
