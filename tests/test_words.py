@@ -17,6 +17,8 @@ RETIRED = {
     "senses": "multimodal", "pictures": "images", "purse": "speculation budget", "breadth": "adaptive batch size",
     "seats": "replica launchers", "seat": "replica launcher", "flights": "pending requests", "bell": "notifier",
     "shelf": "bounded store", "speller": "transducer decoder", "settler": "output processor",
+    "saw": "observe", "doubles": "f64", "bring": "inject", "steer": "control vectors", "seer": "vision model",
+    "telling": "report", "sayer": "printer", "compressing": "compressed attention",
     "workshop": "kernel compiler", "mailbox": "chunk queue", "purses": "speculation budget", "ear": "audio",
 }  # fmt: skip
 

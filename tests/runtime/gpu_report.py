@@ -20,9 +20,9 @@ import numpy as np
 
 import woolly
 from tests.cases.attention import FOUR_BITS, PAIRS, TILED
-from tests.cases.choosing import CHOICES
-from tests.cases.compressing import COMPRESSIONS
+from tests.cases.compressed_attention import COMPRESSIONS
 from tests.cases.families import FAMILIES
+from tests.cases.indexer import CHOICES
 from tests.cases.ops import run
 from tests.cases.running import RUNNING
 from tests.cases.scans import ALL

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases.compressing import COMPRESSIONS
+from tests.cases.compressed_attention import COMPRESSIONS
 from tests.cases.families import FAMILIES
 from tests.cases.ops import expected
 from tests.cases.tiny import write_tiny

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cases.arithmetic import fused_multiply_add, linear, multiply_then_add
 from tests.cases.attention import FOUR_BITS
-from tests.cases.choosing import CHOICES
-from tests.cases.compressing import COMPRESSIONS
+from tests.cases.compressed_attention import COMPRESSIONS
+from tests.cases.indexer import CHOICES
 from tests.cases.ops import N_TOKENS, expected, run
 from tests.cases.running import RUNNING
 from tests.cases.scans import ALL

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases.choosing import _choice
-from tests.cases.compressing import COMPRESSIONS
+from tests.cases.compressed_attention import COMPRESSIONS
 from tests.cases.families import FAMILIES
+from tests.cases.indexer import _choice
 from tests.cases.ops import Case, Run, _tables, run
 from tests.cases.tiny import write_tiny
 from woolly.gguf import open_gguf
@@ -39,7 +39,7 @@ def check(case, vulkan, folder):
 )
 def test_many_candidates_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch):
     heads, n, block, has_weights, kv_type = CASES[name]
-    monkeypatch.setattr("tests.cases.choosing.HEAD", 36)
+    monkeypatch.setattr("tests.cases.indexer.HEAD", 36)
     # For some rows at once, one after another; not too many, for llvmpipe ends loops after 65,535 rounds in all.
     monkeypatch.setattr(indexer, "_SCORES", 1 << 16)
     monkeypatch.setattr(indexer, "MAX_CONTEXT", 1 << 10)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.cases.attention import FOUR_BITS, PAIRS, TILED
-from tests.cases.choosing import CHOICES
-from tests.cases.compressing import COMPRESSIONS
+from tests.cases.compressed_attention import COMPRESSIONS
+from tests.cases.indexer import CHOICES
 from tests.cases.ops import Case, _both, _linear, _matrix, _tables, run
 from tests.cases.running import RUNNING
 from tests.cases.scans import ALL
