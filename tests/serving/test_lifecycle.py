@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from tests.cases import fork_server
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
+from woolly.serving import Settings
 from woolly.serving.lifecycle import http_server
 
 LONG = {"prompt": "sheep", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -144,6 +146,18 @@ def test_invalid_option_value_gives_a_one_line_error_and_exit_code_2(tiny_model)
 def test_public_address_without_keys_gives_a_warning(public, keyed):
     assert "ANYONE WHO CAN REACH THIS ADDRESS" in public.log.read_text()
     assert "ANYONE" not in keyed.log.read_text()
+
+
+def test_unused_keys_of_the_default_file_are_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
+    http_server._warn_about_unused_keys(Settings())
+    assert not caplog.records
+    file = tmp_path / "keys.toml"
+    file.touch()
+    http_server._warn_about_unused_keys(SimpleNamespace(keys_file=file))
+    assert not caplog.records
+    http_server._warn_about_unused_keys(Settings())
+    assert f"does not use the API keys in {file}: add --keys-file" in caplog.text
 
 
 def test_keys_and_tokens_authenticate_and_are_never_logged(keyed):

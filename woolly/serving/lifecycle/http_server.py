@@ -59,6 +59,7 @@ def run(
     listener = _listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
     _warn_if_public(settings, host)
+    _warn_about_unused_keys(settings)
     config = uvicorn.Config(
         app,
         http=connection_class(n_connections, settings.timeout),
@@ -287,6 +288,14 @@ def _warn_if_public(settings: Settings, host: str) -> None:
             " set --keys-file or --api-key-file, or --host 127.0.0.1",
             extra={"host": host},
         )
+
+
+def _warn_about_unused_keys(settings: Settings) -> None:
+    """Log that the file which `woolly keys add` wrote is not in use."""
+    from woolly.serving.accounts.keys_file import default_file
+
+    if settings.keys_file is None and (file := default_file()).is_file():
+        log.warning(f"this server does not use the API keys in {file}: add --keys-file {file}")
 
 
 def _outlive_clients() -> None:
