@@ -209,9 +209,10 @@ def test_only_packages_have_a_list_of_public_names():
 
 def test_public_surface_is_exactly_this():
     assert set(woolly.__all__) == {
-        "LLM", "AsyncLLM", "CallbackError", "Chunk", "Completion", "GGUFError", "ModelError", "PlanError",
-        "RequestError", "SamplingParams", "Score", "StoreError", "TemplateError", "Tokenizer", "TokenizerError",
-        "UnsupportedError", "WoollyError", "__version__",
+        "LLM", "AsyncChatStream", "AsyncLLM", "AsyncStream", "CallbackError", "ChatChunk", "ChatCompletion",
+        "ChatStream", "Chunk", "Completion", "DeviceError", "GGUFError", "KeywordError", "ModelError", "PlanError",
+        "RequestError", "SamplingParams", "Score", "StageError", "StoreError", "Stream", "TemplateError", "Tokenizer",
+        "TokenizerError", "ToolCall", "ToolError", "UnsupportedError", "WoollyError", "__version__",
     }  # fmt: skip
 
 

@@ -11,39 +11,55 @@ from typing import TYPE_CHECKING
 from woolly._native import __version__
 from woolly.errors import (
     CallbackError,
+    DeviceError,
     GGUFError,
+    KeywordError,
     ModelError,
     PlanError,
     RequestError,
+    StageError,
     StoreError,
     TemplateError,
     TokenizerError,
+    ToolError,
     UnsupportedError,
     WoollyError,
 )
 
 if TYPE_CHECKING:
-    from woolly.engine import Chunk, Completion, Score
-    from woolly.llm import LLM, AsyncLLM
+    from woolly.chat import ToolCall
+    from woolly.engine import Chunk, Completion, Score, Stream
+    from woolly.llm import LLM, AsyncChatStream, AsyncLLM, AsyncStream, ChatChunk, ChatCompletion, ChatStream
     from woolly.sampling import SamplingParams
     from woolly.tokens import Tokenizer
 
 __all__ = [
     "LLM",
+    "AsyncChatStream",
     "AsyncLLM",
+    "AsyncStream",
     "CallbackError",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChatStream",
     "Chunk",
     "Completion",
+    "DeviceError",
     "GGUFError",
+    "KeywordError",
     "ModelError",
     "PlanError",
     "RequestError",
     "SamplingParams",
     "Score",
+    "StageError",
     "StoreError",
+    "Stream",
     "TemplateError",
     "Tokenizer",
     "TokenizerError",
+    "ToolCall",
+    "ToolError",
     "UnsupportedError",
     "WoollyError",
     "__version__",
@@ -53,11 +69,18 @@ __all__ = [
 _LAZY = {
     "LLM": "woolly.llm",
     "AsyncLLM": "woolly.llm",
+    "AsyncChatStream": "woolly.llm",
+    "AsyncStream": "woolly.llm",
+    "ChatChunk": "woolly.llm",
+    "ChatCompletion": "woolly.llm",
+    "ChatStream": "woolly.llm",
     "Chunk": "woolly.engine",
     "Completion": "woolly.engine",
     "SamplingParams": "woolly.sampling",
     "Score": "woolly.engine",
+    "Stream": "woolly.engine",
     "Tokenizer": "woolly.tokens",
+    "ToolCall": "woolly.chat",
 }
 
 

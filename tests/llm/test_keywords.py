@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError, _native
+from woolly import LLM, AsyncChatStream, AsyncLLM, ChatStream, RequestError, SamplingParams, TemplateError, _native
 from woolly.llm.model_options import rows_of
 from woolly.llm.unsupported_calls import PEER_CALLS
 from woolly.runtime import KV_TYPES
@@ -65,6 +65,13 @@ def test_type_checkers_see_the_fields_of_sampling_params():
         assert "".join(SamplingOptions.__annotations__[field.name].__forward_arg__.split()) == "".join(
             field.type.split()
         )
+
+
+def test_type_checkers_see_the_chunks_of_a_conversation():
+    """A checker reads what a loop yields from __iter__, then from __next__ of what it returns."""
+    for stream, iterate, step in ((ChatStream, "__iter__", "__next__"), (AsyncChatStream, "__aiter__", "__anext__")):
+        assert vars(stream)[iterate].__annotations__["return"] == stream.__name__
+        assert vars(stream)[step].__annotations__["return"] == "ChatChunk"
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,9 @@ class ChatStream(Stream):
         """Complete answer; raise RequestError while it is unfinished."""
         return self._reader.complete(super().completion)
 
+    def __iter__(self) -> ChatStream:
+        return self
+
     def __next__(self) -> ChatChunk:
         return self._reader.read(super().__next__())
 

@@ -314,6 +314,12 @@ class AsyncChatStream(AsyncStream):
 
         super().__init__(driver, requests)
 
+    def __aiter__(self) -> AsyncChatStream:
+        return self
+
+    async def __aenter__(self) -> AsyncChatStream:
+        return self
+
     async def __anext__(self) -> ChatChunk:
         chunk = await super().__anext__()
         assert self._reader is not None  # set before the first chunk
