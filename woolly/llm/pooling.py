@@ -228,7 +228,7 @@ class PoolingMixin:
         return _each(texts, "text", self._maker(pooler, truncate).text)
 
     def _maker(self, pooler: Pooler, truncate: bool) -> BatchTokenizer:
-        from woolly.llm.text_ids import BatchTokenizer  # most models answer
+        from woolly.llm.text_ids import BatchTokenizer  # imported late: most models generate text
 
         return BatchTokenizer(self.tokenizer, self._loaded[0].file.metadata, self._max_tokens(pooler), truncate)
 

@@ -20,6 +20,6 @@ def import_numpy(backend: str | None) -> None:
         return
     os.environ[_SETTINGS[0]] = "1"
     try:
-        import numpy  # noqa: F401  (only for its threads)
+        import numpy  # noqa: F401  (starts its threads)
     finally:
         del os.environ[_SETTINGS[0]]  # child processes, such as MCP servers, must not inherit the variable

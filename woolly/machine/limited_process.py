@@ -43,7 +43,7 @@ def run_limited(script: Path, order: bytes, *, memory: int, patience: float, max
     Raise OSError if it cannot start. `patience` is the time limit in seconds. The child limits its memory and CPU time,
     except on macOS. It is killed when `abandoned` is set.
     """
-    import subprocess  # few starts need it
+    import subprocess  # imported late: rarely used
 
     python = Path(sys.executable).absolute()
     with subprocess.Popen(

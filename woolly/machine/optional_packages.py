@@ -26,7 +26,7 @@ _PACKAGES = {
 
 def requirement(extra: str) -> str:
     """Return the package of an extra with its version range, such as mcp>=2.3,<3."""
-    from importlib import metadata  # 30 modules, which a machine with all packages need not wait for
+    from importlib import metadata  # imported late: 30 modules, only for missing packages
 
     try:
         wanted = metadata.requires(DISTRIBUTION) or []

@@ -71,7 +71,7 @@ class AsyncChunkQueue(ChunkQueue):
     """Chunk queue of an asyncio task."""
 
     def __init__(self, n_answers: int, notifier: LoopNotifier) -> None:
-        import asyncio  # takes 20 ms, and readers on threads need none of it
+        import asyncio  # takes 20 ms; readers on threads do not need it
 
         self._arrived = asyncio.Event()
         super().__init__(n_answers, partial(notifier.notify, self._arrived))

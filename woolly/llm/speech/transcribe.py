@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from woolly import multimodal
 from woolly.engine import RequestOptions
-from woolly.engine import multimodal as encoders  # its names, as encoders.NAME: most models need none of its files
+from woolly.engine import multimodal as encoders  # used as encoders.NAME: most models need no encoder
 from woolly.errors import KeywordError, RequestError
 from woolly.llm import speech  # used as speech.NAME: few models transcribe
 
