@@ -1,4 +1,4 @@
-"""Compiles the kernels of this folder by NVRTC into one archive, which woolly/runtime/cuda/archive.py reads.
+"""Compiles the kernels of this folder by NVRTC into one archive, which woolly/runtime/cuda/kernel_archive.py reads.
 
 A build without an archive ships this file and the sources: woolly/runtime/cuda/kernel_compiler.py compiles what a
 model needs.

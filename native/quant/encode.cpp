@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "quant/decode.h"
-#include "quant/encode_halves.h"
+#include "quant/encode_f16.h"
 #include "quant/encode_search.h"
 #include "quant/types.h"
 

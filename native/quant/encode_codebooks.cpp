@@ -3,7 +3,7 @@
 
 #include "quant/codebooks.h"
 #include "quant/encode.h"
-#include "quant/encode_halves.h"
+#include "quant/encode_f16.h"
 #include "quant/encode_nearby.h"
 #include "quant/encode_search.h"
 

@@ -3,7 +3,7 @@
 
 #include "quant/blocks32.h"
 #include "quant/encode.h"
-#include "quant/encode_halves.h"
+#include "quant/encode_f16.h"
 #include "quant/encode_search.h"
 
 namespace woolly {

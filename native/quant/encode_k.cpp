@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "quant/encode.h"
-#include "quant/encode_halves.h"
+#include "quant/encode_f16.h"
 #include "quant/encode_search.h"
 
 namespace woolly {

@@ -1,12 +1,12 @@
 // All weight types, a row each: X(name, ggml's id, columns per block, bytes per block, activations, kernel). The block
-// is Block##name in floats.h, blocks32.h, blocks256.h or codebooks.h; the kernel is a struct of the header with that
+// is Block##name in floats.h, blocks32.h, k_quants.h or codebooks.h; the kernel is a struct of the header with that
 // name in cpu/kernels/generic. The list generates the table below, packing, decoding and the kernel table of every
 // level. See docs/make/add-a-weight-type.md.
 #pragma once
 
-#include "quant/blocks256.h"
 #include "quant/codebooks.h"
 #include "quant/floats.h"
+#include "quant/k_quants.h"
 
 #define WOOLLY_WEIGHT_TYPES(X) WOOLLY_FLOATS(X) WOOLLY_BLOCKS_32(X) WOOLLY_BLOCKS_256(X) WOOLLY_CODEBOOKS(X)
 

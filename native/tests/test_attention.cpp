@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "cpu/kernels/levels.h"
+#include "cpu/kernels/isa_tables.h"
 #include "quant/blocks32.h"
 #ifdef TEST_TILES
 #include "machine/system.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "cpu/kernels/levels.h"
+#include "cpu/kernels/isa_tables.h"
 #include "cpu/kernels/tile_row.h"
 #include "cpu/weights/pack.h"
 #ifdef TEST_TILES

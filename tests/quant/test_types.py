@@ -52,13 +52,13 @@ CONVERTED = "woolly/convert/quantized_checkpoint.py"
 WRITTEN = {"native/quant/encode.cpp", "woolly/quantize/mixes.py"}
 SLANG = {
     "q8_32": "native/gpu/weights/blocks32.slang",
-    "q8_256": "native/gpu/weights/blocks256.slang",
+    "q8_256": "native/gpu/weights/k_quants.slang",
     "codebooks": "native/gpu/weights/codebooks.slang",
 }
 FILES = {
     "f32": {"native/quant/floats.h", "native/cpu/kernels/generic/floats.h", "woolly/quant/decode.py"},
     "q8_32": {"native/quant/blocks32.h", "native/cpu/kernels/generic/blocks32.h", "woolly/quant/decode.py"},
-    "q8_256": {"native/quant/blocks256.h", "native/cpu/kernels/generic/blocks256.h", "woolly/quant/decode.py"},
+    "q8_256": {"native/quant/k_quants.h", "native/cpu/kernels/generic/k_quants.h", "woolly/quant/decode.py"},
 }
 
 
@@ -124,7 +124,7 @@ def test_weight_type_is_in_five_files_and_its_encoders():
     tile = {f"native/cuda/weights/{file}" for file in ("tile.cuh", "tile_32.cuh", "pack.cuh")}
     own = {BLOCKS, CONVERTED, *WRITTEN, "woolly/quantize/recipe.py"} | tile
     assert files_that_name("NVFP4") == recipe_of("NVFP4") | own | vulkan_of("NVFP4")
-    experts = {"native/quant/encode_few.cpp", "woolly/quantize/low_bit_mixes.py"}
+    experts = {"native/quant/encode_ternary_fp4.cpp", "woolly/quantize/low_bit_mixes.py"}
     assert files_that_name("MXFP4") == recipe_of("MXFP4") | own | experts | vulkan_of("MXFP4")
 
 

@@ -115,7 +115,7 @@ def test_build_of_another_machine_gives_one_warning(monkeypatch, caplog):
 
 
 def test_minimum_isa_matches_native_code():
-    needs = (Path(__file__).resolve().parents[2] / "native" / "cpu" / "kernels" / "needs.h").read_text()
+    needs = (Path(__file__).resolve().parents[2] / "native" / "cpu" / "kernels" / "isa_requirements.h").read_text()
     least = [{*re.findall(r'"(\w+)"', text)} for text in re.findall(r'{"(?:avx2|neon)", {(.*?)}}', needs)]
     assert least == [*cpu_program._MIN_FEATURES]
 

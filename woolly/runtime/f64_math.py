@@ -1,4 +1,4 @@
-"""Reproducible f64 functions for constants that affect result bits. See native/cpu/ops/doubles.h.
+"""Reproducible f64 functions for constants that affect result bits. See native/cpu/ops/f64_math.h.
 
 The functions of C libraries and NumPy differ between systems. This module uses only operations with exact IEEE 754
 rounding, in the order of the C++ code, so both compute the same bits.

@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "cpu/kernels/levels.h"
-#include "cpu/kernels/needs.h"
+#include "cpu/kernels/isa_requirements.h"
+#include "cpu/kernels/isa_tables.h"
 #include "machine/features.h"
 #include "machine/system.h"
 

@@ -19,7 +19,7 @@ struct ActivationRow {
     const int32_t* sums;   // of q, [columns / 32 or / 16]
     const float* lows;     // q8_32: scale * sum, the contribution of a minimum of 1
     const int8_t* planes;  // q8_256: the sums as bytes, [columns / 256][kPlanes]
-    bool ordinary;         // f32: each value is 0 or has a magnitude from 2^-60 to 2^28 (cpu/kernels/isa/neon_halves.h)
+    bool ordinary;         // f32: each value is 0 or has a magnitude from 2^-60 to 2^28 (cpu/kernels/isa/neon_f16.h)
 };
 
 // Sums of 256 columns in bytes, sum = low + 64 * high: 16 low and 16 high bytes for runs of 16 columns, then 8 and 8
@@ -100,7 +100,7 @@ constexpr int tile_bytes(Activation kind) {
     return kind == Activation::f32 ? kTileF32Bytes : kind == Activation::q8_32 ? kTile32Bytes : kTileBytes;
 }
 
-// Types of KV cache, a row each: X(name, struct in generic/cached.h, bytes of 32 numbers with their scales, column
+// Types of KV cache, a row each: X(name, struct in generic/kv_blocks.h, bytes of 32 numbers with their scales, column
 // alignment of heads). q4 stores rotated heads (cpu/ops/hadamard.h). See docs/make/add-a-kv-type.md.
 #define WOOLLY_KV_TYPES(X) X(f32, KvF32, 128, 16) X(f16, KvF16, 64, 16) X(q8_0, KvQ8, 36, 32) X(q4, KvQ4, 18, 32)
 
@@ -133,7 +133,7 @@ constexpr size_t attention_scratch(int k_dim, int v_dim) {
 
 struct AttentionTile;
 
-// Kernels of one cache type (cpu/kernels/generic/cached.h).
+// Kernels of one cache type (cpu/kernels/generic/kv_blocks.h).
 struct KvKernels {
     // Writes one token's K or V (head_dim values) into its slot of a block of 16 positions.
     void (*store_k)(const float* k, int head_dim, int slot, uint8_t* block);

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "cpu/kernels/four.h"
 #include "cpu/kernels/table.h"
+#include "cpu/kernels/vec4.h"
 
 namespace woolly {
 

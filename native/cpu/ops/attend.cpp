@@ -6,7 +6,7 @@
 #include "cpu/ops/attend_scratch.h"
 #include "cpu/ops/centered.h"
 #include "cpu/ops/chosen.h"
-#include "cpu/ops/doubles.h"
+#include "cpu/ops/f64_math.h"
 #include "cpu/ops/functions.h"
 #include "cpu/ops/hadamard.h"
 #include "cpu/ops/table.h"

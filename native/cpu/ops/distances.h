@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cpu/kernels/table.h"
-#include "cpu/ops/doubles.h"
+#include "cpu/ops/f64_math.h"
 #include "cpu/weights/matrix.h"
 
 namespace woolly {

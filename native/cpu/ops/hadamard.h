@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/kernels/four.h"
 #include "cpu/kernels/table.h"
+#include "cpu/kernels/vec4.h"
 
 namespace woolly {
 

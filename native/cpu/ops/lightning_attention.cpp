@@ -1,5 +1,5 @@
 // lightning_attention: per head S = e^-rate S + k v^T, y = S^T q.
-#include "cpu/ops/doubles.h"
+#include "cpu/ops/f64_math.h"
 #include "cpu/ops/scan.h"
 #include "cpu/ops/table.h"
 

@@ -1,5 +1,5 @@
 // KV cache pages. A page has 32 positions of one layer: for each KV head, two blocks of 16 positions of K and, unless V
-// is a part of K, two of V (block layout: cpu/kernels/generic/cached.h).
+// is a part of K, two of V (block layout: cpu/kernels/generic/kv_blocks.h).
 #pragma once
 
 #include <algorithm>

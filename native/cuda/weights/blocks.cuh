@@ -6,7 +6,7 @@
 // - Element: decoder of a single weight (elements.cuh)
 //
 // To add a type, add a Block and a row in the list at the end. A Kind other than the type itself or Wide needs a row in
-// _ALIKE of woolly/runtime/cuda/tiles.py.
+// _ALIKE of woolly/runtime/cuda/weight_tiles.py.
 #pragma once
 
 #include "weights/elements.cuh"

@@ -39,7 +39,7 @@ Float32 = npt.NDArray[np.float32]
 _MAX_CONTEXT = 1 << 20
 
 
-# CPU features of the lowest non-portable levels of x86-64 and arm64; native/cpu/kernels/needs.h lists all.
+# CPU features of the lowest non-portable levels of x86-64 and arm64; native/cpu/kernels/isa_requirements.h lists all.
 _MIN_FEATURES = ({"avx2", "fma", "f16c"}, {"asimd", "asimddp"})
 
 log = logging.getLogger("woolly.runtime")

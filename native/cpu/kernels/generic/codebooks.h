@@ -1,5 +1,5 @@
 // Quants that are points of a codebook: 16 rows look up 8 (or 4) columns at a time and negate them by sign bits. The
-// dots are in blocks256.h.
+// dots are in k_quants.h.
 //
 // A packed super-block of a panel: f16 scales of 16 rows (not in IQ1_M, whose float scale is spread over the
 // sub-scales), then the parts of quant/codebooks.h in words, row after row.

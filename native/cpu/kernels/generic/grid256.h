@@ -1,6 +1,6 @@
 // Many rows against super-blocks of 256 columns with int8 matrix tiles. Opening multiplies each weight by its
 // sub-scale. The product has up to 13 bits and is split into two byte planes, so that a tile sums all 256 columns
-// exactly without a break. One conversion and one fma (two with minima) finish it, as in blocks256.h.
+// exactly without a break. One conversion and one fma (two with minima) finish it, as in k_quants.h.
 //
 // A unit is 32 rows by 16 by 256 columns, 16 tile dots. The float operations that finish a unit run between the tile
 // dots of the next one, two rows after each dot. Larger pieces leave the tiles idle: 8 rows at a time cost 15 %, and

@@ -1,6 +1,6 @@
 // Many rows against super-blocks of 256 columns on levels without matrix tiles, two panels by up to six rows at a time:
 // a broadcast of four activations is used for both panels, and the sums of all groups stay in registers. A tile of 16
-// rows is processed as 6, 5 and 5. The float operations are those of blocks256.h, so results are bit-identical.
+// rows is processed as 6, 5 and 5. The float operations are those of k_quants.h, so results are bit-identical.
 //
 // The level supplies pair_of and pair_dot.
 

@@ -1,6 +1,6 @@
 // Many rows with int8 matrix products (i8mm): one instruction multiplies two rows of weights by two rows of activations
 // over eight columns, twice the work of a dot. A sum register holds (weights 0, activations 0), (0, 1), (1, 0), (1, 1).
-// The float operations are those of wide32.h and wide256.h, lane by lane.
+// The float operations are those of blocks32_many_rows.h and k_quants_many_rows.h, lane by lane.
 
 namespace woolly::WOOLLY_TARGET {
 

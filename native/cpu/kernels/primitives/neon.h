@@ -332,7 +332,7 @@ template <int g>
 
 #undef WOOLLY_PARTS
 
-// 16-bit dots are multiplied like all others (generic/blocks256.h).
+// 16-bit dots are multiplied like all others (generic/k_quants.h).
 constexpr bool kShortProducts = false;
 
 }  // namespace woolly::WOOLLY_TARGET

@@ -322,7 +322,7 @@ inline U8 trit(const U8& a) {
     return r;
 }
 
-// Rows per pass over the packed weights, and over opened ones (generic/wide256.h).
+// Rows per pass over the packed weights, and over opened ones (generic/k_quants_many_rows.h).
 constexpr int kMaxRows = 1, kWideRows = 1;
 // Rows computed together over opened floats, and over packed ones.
 constexpr int kFloatRows = 1, kFloatDots = 1;
@@ -350,7 +350,7 @@ inline I32 dot4(const I32& acc, const U8& w, Columns a) {
 
 #undef WOOLLY_LANES
 
-// 16-bit dots are multiplied like all others (generic/blocks256.h).
+// 16-bit dots are multiplied like all others (generic/k_quants.h).
 constexpr bool kShortProducts = false;
 
 }  // namespace woolly::WOOLLY_TARGET

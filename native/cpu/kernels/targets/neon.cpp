@@ -9,8 +9,8 @@
 #include "cpu/kernels/generic/kernels.h"
 #include "cpu/kernels/targets/rows.h"
 #include "cpu/kernels/isa/neon_pairs.h"
-#include "cpu/kernels/isa/neon_few.h"
-#include "cpu/kernels/isa/neon_halves.h"
+#include "cpu/kernels/isa/neon_few_rows.h"
+#include "cpu/kernels/isa/neon_f16.h"
 #include "cpu/kernels/generic/grids.h"
 
 namespace woolly::neon {

@@ -1,6 +1,6 @@
 // Kernel table of a level, in parts that are compiled separately, to keep each compilation short and run several in
-// parallel. WOOLLY_ONLY_name selects the part to compile; without WOOLLY_ONLY all are. cpu/kernels/levels.h lists the
-// parts of each level. The ternary part also has code shared by others (generic/kernels.h).
+// parallel. WOOLLY_ONLY_name selects the part to compile; without WOOLLY_ONLY all are. cpu/kernels/isa_tables.h lists
+// the parts of each level. The ternary part also has code shared by others (generic/kernels.h).
 //
 // The target must define set<Kernel>(table, type), which sets the kernels of a weight type.
 

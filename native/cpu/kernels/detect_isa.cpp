@@ -2,7 +2,7 @@
 // included because CMake's try_run takes one file.
 #include <cstdio>
 
-#include "cpu/kernels/needs.h"
+#include "cpu/kernels/isa_requirements.h"
 #include "machine/features.cpp"
 #if defined(_WIN32)
 #include "machine/windows.cpp"

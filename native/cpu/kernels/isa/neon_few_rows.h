@@ -12,7 +12,7 @@ constexpr float kBefore = 0x1p100f, kBehind = 0x1p12f;
 }
 
 // Four lanes of a column. kScales: the column's activations are scaled, and its sum stays scaled until it is finished
-// (neon_halves.h).
+// (neon_f16.h).
 struct FewF32 : LoadF32 {
     static constexpr bool kScales = false;
     template <int column>

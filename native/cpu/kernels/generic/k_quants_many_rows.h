@@ -1,5 +1,5 @@
 // Many rows against super-blocks of 256 columns. The weights of a panel are opened once, to one byte each with integer
-// sub-scales, and used for all rows of the batch. The float operations are those of blocks256.h, so results are
+// sub-scales, and used for all rows of the batch. The float operations are those of k_quants.h, so results are
 // bit-identical.
 
 namespace woolly::WOOLLY_TARGET {

@@ -1,10 +1,10 @@
 // Ternary blocks and E2M1 blocks (MXFP4, NVFP4): one scale, and each number rounded to the nearest value.
 #include <algorithm>
 
-#include "quant/blocks256.h"
 #include "quant/encode.h"
-#include "quant/encode_halves.h"
+#include "quant/encode_f16.h"
 #include "quant/encode_search.h"
+#include "quant/k_quants.h"
 
 namespace woolly {
 

@@ -1,5 +1,5 @@
 // Weights in super-blocks of 256 columns: groups of 16 or 32 columns with integer scales, and one float scale for
-// these. `four` and `value` are as in blocks32.h. The kernels are in cpu/kernels/generic/blocks256.h.
+// these. `four` and `value` are as in blocks32.h. The kernels are in cpu/kernels/generic/k_quants.h.
 #pragma once
 
 #include "quant/blocks32.h"

@@ -1,6 +1,6 @@
 // f64 functions, implemented here for values that are computed once and affect results: C libraries differ between
-// systems. Products and sums are rounded one by one, in the order of woolly/runtime/doubles.py, which is bit-identical.
-// Accurate to about one unit in the last place.
+// systems. Products and sums are rounded one by one, in the order of woolly/runtime/f64_math.py, which is
+// bit-identical. Accurate to about one unit in the last place.
 #pragma once
 
 #include <cmath>
