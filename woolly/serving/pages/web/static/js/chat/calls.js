@@ -45,8 +45,8 @@ const resultBox = (call) => el("textarea", { rows: 2, class: "code-box", "aria-l
 function approval(conversation, node, i) {
   const { stage, text } = stagesOf(node)[i];
   const { name } = node.calls[i];
-  const button = (label, reply, kind = "") => el("button", { type: "button", class: `button small ${kind}`, "aria-label": `${label}: ${name}`, fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => decide(conversation, node, i, reply) } }, label);
-  if (stage === "running") return el("div", { class: "row", role: "status" }, "Running…", el("button", { type: "button", class: "button small", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => stopCall(node, i) } }, "Stop"));
+  const button = (label, reply, kind = "") => el("button", { type: "button", class: `button small ${kind}`, "aria-label": `${label}: ${name}`, on: { click: () => decide(conversation, node, i, reply) } }, label);
+  if (stage === "running") return el("div", { class: "row", role: "status" }, "Running…", el("button", { type: "button", class: "button small", on: { click: () => stopCall(node, i) } }, "Stop"));
   if (stage === "done") return resultText(text);
   return el("div", { class: "row approval", role: "group", "aria-label": `May ${name} be called?` }, button("Run once", "once", "primary"), button("Always allow", "always"), button("Refuse", "no"));
 }

@@ -82,7 +82,7 @@ function progress({ completed, total }) {
 function action(one, going) {
   if (going || one.fits === "not yet" || one.fits === "too large") return null;
   if (!known.allowed) return el("span", { class: "command" }, el("code", {}, `woolly pull ${one.name}`), copyButton("Copy the command", () => `woolly pull ${one.name}`));
-  return el("button", { type: "button", class: "button small", "aria-label": `Download ${one.name}`, "data-action": `fetch ${one.name}`, fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => fetchModel(one) } }, "Fetch");
+  return el("button", { type: "button", class: "button small", "aria-label": `Download ${one.name}`, "data-action": `fetch ${one.name}`, on: { click: () => fetchModel(one) } }, "Download");
 }
 
 async function fetchModel(one) {

@@ -244,7 +244,7 @@ export class MessageView {
     if (figures?.tokens) parts.push(fact(`${number(figures.tokens)} tokens`));
     if (figures?.first) parts.push(fact(`first after ${duration(figures.first)}`));
     const line = parts.flatMap((part, i) => (i ? [" · ", part] : [part]));
-    const more = ending === "full" ? this.roomButton() : el("button", { type: "button", class: "button small", title: "Continue this answer where it ends", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => chat.continueAnswer(this.node) } }, "Continue");
+    const more = ending === "full" ? this.roomButton() : el("button", { type: "button", class: "button small", title: "Continue this answer where it ends", on: { click: () => chat.continueAnswer(this.node) } }, "Continue");
     this.foot.classList.toggle("shown", ending in NOTES);
     const prompt = figures?.prompt ? `; a prompt of ${number(figures.prompt)} tokens, ${number(figures.cached)} of them from the cache` : "";
     const title = `${model ?? ""}${prompt}`;
@@ -254,6 +254,6 @@ export class MessageView {
   /** Render the button to continue an answer that filled the context, if turns can be dropped. */
   roomButton() {
     if (this.conversation.leaf !== this.node.id || !chat.canMakeRoom(this.conversation, this.node)) return null;
-    return el("button", { type: "button", class: "button small", title: "The oldest turns stay in this conversation, but are no longer sent to the model.", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => chat.makeRoomAndContinue(this.node) } }, "Drop the oldest turns and continue");
+    return el("button", { type: "button", class: "button small", title: "The oldest turns stay in this conversation, but are no longer sent to the model.", on: { click: () => chat.makeRoomAndContinue(this.node) } }, "Drop the oldest turns and continue");
   }
 }

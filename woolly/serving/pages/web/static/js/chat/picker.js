@@ -115,7 +115,7 @@ function row(model, isChosen) {
       el("span", { class: "facts" }, facts(model).join(" · "), fitWords(model)),
     ),
     isChosen || !answers(model) ? null : compareButton(model),
-    el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => move(model, model.loaded ? "unloading" : "loading") } }, verb),
+    el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, on: { click: () => move(model, model.loaded ? "unloading" : "loading") } }, verb),
   );
 }
 

@@ -7,7 +7,7 @@ import { openSetting } from "../panels/panels.js";
 import { toRequest } from "../panels/samplers.js";
 import { editLast } from "./thread.js";
 
-{}; // of the buttons below a wrong setting, when settings change => let update = () => {}; // updates the buttons of an invalid setting when settings change => {}; // of the buttons below a wrong setting, when settings change
+let update = () => {}; // updates the buttons of an invalid setting when settings change
 on("setting", () => update());
 
 /** Render an error. `isOver` returns true if it no longer belongs to the conversation. */

@@ -53,7 +53,7 @@ function serverView(server) {
     { class: "server", "data-state": server.state },
     tools.length ? toggleSwitch(`server ${server.name}`, server.name, nOn > 0, tools) : el("strong", {}, server.name),
     el("span", { class: "state" }, words),
-    server.state === "failed" ? el("button", { type: "button", class: "button small", "data-name": `again ${server.name}`, fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => startAgain(server.name) } }, "Try again") : null,
+    server.state === "failed" ? el("button", { type: "button", class: "button small", "data-name": `again ${server.name}`, on: { click: () => startAgain(server.name) } }, "Try again") : null,
   );
   if (server.state === "failed") return el("section", {}, head, el("p", { class: "reason" }, capital(server.reason)));
   if (!tools.length) return el("section", {}, head);
@@ -94,7 +94,7 @@ function problemLine({ name, reason }) {
     "div",
     { class: "server-problem", role: "alert" },
     el("span", {}, capital(reason)),
-    el("button", { type: "button", class: "text-button", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => startAgain(name) } }, "Try again"),
+    el("button", { type: "button", class: "text-button", on: { click: () => startAgain(name) } }, "Try again"),
     iconButton("close", "Put away", putAway),
   );
 }

@@ -111,7 +111,7 @@ function withDivider(conversation, articles) {
   if (at <= 0) return articles;
   const note = noteOf(conversation, path);
   if (note === null) return articles.toSpliced(at, 0, el("p", { class: "dropped", role: "note" }, "The context was full: only messages from here on are sent to the model."));
-  const undo = el("button", { type: "button", class: "text-button", fetchModel(one) } }, "Fetch") => on: { click: () => fetchModel(one) } }, "Download") => chat.undoCompaction() } }, "Undo");
+  const undo = el("button", { type: "button", class: "text-button", on: { click: () => chat.undoCompaction() } }, "Undo");
   const about = el("summary", {}, "The model gets a summary instead of the messages above.");
   return articles.toSpliced(at, 0, el("details", { class: "compacted", role: "note" }, about, el("p", {}, note), undo));
 }
