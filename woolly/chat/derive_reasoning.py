@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat.reasoning import ReasoningFormat, find_reasoning
-from woolly.chat.tools.align import common_start, marks_in
-from woolly.chat.tools.probe import NAMES, REASONING_FIELDS, TEXT, THOUGHT, USER, TemplateProbe, arguments_of
+from woolly.chat.tools.derivation.align import common_start, marks_in
+from woolly.chat.tools.derivation.probe import NAMES, REASONING_FIELDS, TEXT, THOUGHT, USER, TemplateProbe, arguments_of
 
 if TYPE_CHECKING:
     from woolly.templates import ChatTemplate

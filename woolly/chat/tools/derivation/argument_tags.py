@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from woolly.chat.tools.align import common_end, common_start, marks_in
-from woolly.chat.tools.probe import KEYS, SPECIAL, TYPED, VALUES
+from woolly.chat.tools.derivation.align import common_end, common_start, marks_in
+from woolly.chat.tools.derivation.probe import KEYS, SPECIAL, TYPED, VALUES
 from woolly.chat.tools.tagged_calls import Tags
 
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}

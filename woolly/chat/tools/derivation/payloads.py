@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from woolly.chat.tools.probe import KEYS, VALUES
+from woolly.chat.tools.derivation.probe import KEYS, VALUES
 from woolly.chat.tools.unquoted_json import QUOTE
 
 

@@ -9,13 +9,31 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat.events import gather
-from woolly.chat.tools.align import common_end, common_start, marks_in
-from woolly.chat.tools.derive_tags import find_tags
+from woolly.chat.tools.derivation.align import common_end, common_start, marks_in
+from woolly.chat.tools.derivation.argument_tags import find_tags
+from woolly.chat.tools.derivation.payloads import (
+    CallSpan,
+    Payloads,
+    find_labels,
+    find_objects,
+    find_python,
+    find_unquoted,
+)
+from woolly.chat.tools.derivation.probe import (
+    IDS,
+    KEYS,
+    NAMES,
+    TEXT,
+    TOOLS,
+    TYPED,
+    USER,
+    VALUES,
+    TemplateProbe,
+    arguments_of,
+)
 from woolly.chat.tools.format import FENCES, Format
 from woolly.chat.tools.labeled_calls import Label, label_pattern
 from woolly.chat.tools.parser import ToolParser
-from woolly.chat.tools.payloads import CallSpan, Payloads, find_labels, find_objects, find_python, find_unquoted
-from woolly.chat.tools.probe import IDS, KEYS, NAMES, TEXT, TOOLS, TYPED, USER, VALUES, TemplateProbe, arguments_of
 from woolly.chat.tools.prompt import renders_tools
 from woolly.chat.tools.tool import Tool
 from woolly.chat.tools.unquoted_json import QUOTE
