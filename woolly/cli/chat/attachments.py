@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from woolly.chat.media import cannot_take
 from woolly.cli.parse.options import read_text
 from woolly.cli.terminal.human_readable import plural
 from woolly.errors import RequestError
+from woolly.multimodal import read_audio, read_image
+from woolly.multimodal.inputs import VideoInput
+from woolly.multimodal.pdf import is_pdf, read_file, read_pages
+from woolly.multimodal.processing.video import count_frame_rows, video_sampling
+from woolly.multimodal.video import is_video
 
 if TYPE_CHECKING:
     from woolly.chat import Modalities
@@ -24,11 +30,6 @@ def attach_text(chat: Chat, name: str) -> str:
 
 def attach_image(chat: Chat, name: str) -> str:
     """Attach an image, PDF file or video to the next message. Return the text to show."""
-    from woolly.chat.media import cannot_take
-    from woolly.multimodal import read_image
-    from woolly.multimodal.pdf import is_pdf
-    from woolly.multimodal.video import is_video
-
     if not name:
         raise RequestError("missing image, for instance: /image photo.jpg")
     path = Path(name).expanduser().absolute()
@@ -46,8 +47,6 @@ def attach_image(chat: Chat, name: str) -> str:
 
 
 def _pdf(chat: Chat, path: Path) -> str:
-    from woolly.multimodal.pdf import read_file, read_pages
-
     with_images = chat.llm.modalities is not None and chat.llm.modalities.vision is not None
     pages = read_pages(read_file(path), path.name, with_images=with_images)
     chat.images.append(str(path))
@@ -60,9 +59,6 @@ def _pdf(chat: Chat, path: Path) -> str:
 
 
 def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
-    from woolly.multimodal.inputs import VideoInput
-    from woolly.multimodal.processing.video import count_frame_rows, video_sampling
-
     assert modalities.vision is not None
     sampling = video_sampling(modalities.vision, has_audio=modalities.audio is not None)
     video = VideoInput(path).read(sampling)
@@ -76,8 +72,6 @@ def _video(chat: Chat, path: Path, modalities: Modalities) -> str:
 
 def attach_audio(chat: Chat, name: str) -> str:
     """Attach an audio file to the next message. Return the text to show."""
-    from woolly.multimodal import read_audio
-
     if not name:
         raise RequestError("missing audio file, for instance: /audio talk.mp3")
     if chat.llm.modalities is None or chat.llm.modalities.audio is None:
