@@ -1,5 +1,5 @@
 // ngrams: embeddings of the n-grams that end at each token, looked up by hash.
-#include <sstream>
+#include <charconv>
 #include <stdexcept>
 
 #include "cpu/ops/slots.h"
@@ -10,10 +10,17 @@ namespace woolly {
 
 namespace {
 
+// Numbers separated by single spaces. Not with a stream: streams crash where a process has two copies of libstdc++.
 std::vector<uint64_t> numbers_of(const std::string& text) {
     std::vector<uint64_t> out;
-    std::istringstream from(text);
-    for (uint64_t number; from >> number;) out.push_back(number);
+    const char* const end = text.data() + text.size();
+    for (const char* at = text.data(); at < end;) {
+        uint64_t number = 0;
+        const auto [next, error] = std::from_chars(at, end, number);
+        if (error != std::errc()) throw std::invalid_argument("'" + text + "' is not a list of numbers");
+        out.push_back(number);
+        at = next + 1;
+    }
     return out;
 }
 
