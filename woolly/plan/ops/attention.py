@@ -93,16 +93,19 @@ class AttentionOps(Recorder):
     ) -> Handle:
         """Store k and v in a new entry of the state, then attend over it. Heads of v and k may differ in width.
 
-        `v_dim`: without v, V is the first v_dim columns of each head of k. `like`: the result of an earlier attention
-        whose entry is shared, and to which k and v, if given, are stored. A number is an entry of the main model (in a
-        draft). `window` n: the latest n positions including the row's, or with the mask "chunked" those since the last
-        multiple of n; 0: all. `softcap` c: scores become c * tanh(score / c); 0: unchanged. `sinks` names one attention
-        sink per head. `temper` t multiplies q by 1 + t * log(1 + (position + temper_offset) // temper_length). `mask`:
-        see `Mask`. With "all", a window of n sees n // 2 positions on each side, and all steps share one entry, because
-        nothing is cached between batches. `alibi` is the largest exponent of the head slopes, applied before the
-        softcap. `distances` names a table [buckets, heads] of T5's relative position biases: with the mask "all" half
-        of the buckets are for later rows, with "since" all are for earlier rows. `chosen` is the result of `indexer`:
-        rows attend only to these positions, the same for all heads or separate for each KV head.
+        Without v, V is the first `v_dim` columns of each head of k. `like` is the result of an earlier attention whose
+        entry is shared; k and v are stored there if given. In a draft, an integer is an entry of the main model.
+
+        `window` n limits attention to the latest n positions including the row's. With the mask "chunked", it begins at
+        the last multiple of n; with "all", it has n // 2 positions on each side. 0 means no limit. With "all", all
+        steps share one entry, because nothing is cached between batches. `chosen` is the result of `indexer`: rows
+        attend only to these positions, which are shared by all heads or separate for each KV head.
+
+        `softcap` c replaces scores with c * tanh(score / c) unless it is 0. `temper` t multiplies q by 1 + t * log(1 +
+        (position + temper_offset) // temper_length). `sinks` names one attention sink per head. `alibi` is the largest
+        exponent of the head slopes, which are applied before the softcap. `distances` names a table [buckets, heads] of
+        T5's relative position biases. With the mask "all", half of the buckets are for later rows; with "since", all
+        are for earlier rows.
         """
         if window and mask in ("block", "since", "before"):
             self._fail(f"attention with the mask {mask!r} has no window: the batch says what rows see")

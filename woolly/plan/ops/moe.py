@@ -69,16 +69,20 @@ class ExpertOps(Recorder):
     ) -> Handle:
         """Route each row to the `n_used` experts with the highest router scores. Ties go to the lower index.
 
-        An expert computes down(act(gate x) * up x), with `limit` as in glu, or without a gate down(act(up x)). If gate
-        and up have the same name, they are the upper and lower half of its rows. The routing weight is the score
-        (softmax, sigmoid or sqrt(softplus) over all experts), divided by the sum over the selected experts with
-        `normalize`, times `weights_scale`. "sparsemixer": a softmax per selected expert, best first, over the experts
-        not selected before whose logit is lower by at most 2% of the larger magnitude. The weight multiplies the
-        expert's output, or its input if `weigh` is "input". `select` names a bias added to the scores for selection
-        only. `table` names a table of the experts of each token, which replaces selection. `groups`: only the
-        `groups_used` groups of experts with the highest sum of their `group_top` (1 or 2) best scores take part. `cap`
-        c: router logits become c * tanh(logit / c). Every `shared` consecutive experts share one matrix each of gate,
-        up and down. The router reads `router_x` if given. Fusion passes add a norm, a scale and a residual.
+        An expert computes down(act(gate x) * up x), with `limit` as in glu, or down(act(up x)) without a gate. If gate
+        and up have the same name, they are the upper and lower half of its rows. Every `shared` consecutive experts
+        share one matrix each of gate, up and down.
+
+        The routing weight is the score, divided by the sum over the selected experts with `normalize`, times
+        `weights_scale`. Scores are softmax, sigmoid or sqrt(softplus) over all experts. "sparsemixer" is a softmax per
+        selected expert, best first, over the experts not selected before whose logit is lower by at most 2% of the
+        larger magnitude. The weight multiplies the expert's output, or its input if `weigh` is "input". `cap` c
+        replaces router logits with c * tanh(logit / c).
+
+        `select` names a bias added to the scores for selection only. `table` names a table of the experts of each
+        token, which replaces selection. With `groups`, only the `groups_used` groups with the highest sum of their
+        `group_top` (1 or 2) best scores take part. The router reads `router_x` if given. Fusion passes add a norm, a
+        scale and a residual.
         """
         if not 1 <= n_used <= n_experts:
             self._fail(f"moe uses {n_used} of {n_experts} experts; at least 1 and at most all were expected")

@@ -12,8 +12,8 @@ def prune_rows(plan: Plan) -> Plan:
     """Move `output_rows` to after the last step that mixes rows, such as attention, a scan or a convolution.
 
     Later steps then compute one row of a prompt of 512 tokens instead of 512, with the same bits. The plan is unchanged
-    if it is a part, has or is a draft, or has no tokens: other plans read all rows of a part and of the draft's inputs,
-    and nearly all rows of a tower are output rows. It is also unchanged if the moved steps have no matrix.
+    if other plans read all of its rows, which is so for parts, drafts and plans with drafts. It is also unchanged for
+    towers, whose rows are nearly all output rows, and if the moved steps have no matrix.
     """
     has_readers = plan.is_part or plan.draft is not None or plan.features is not None
     if has_readers or not plan.n_tokens or any(step.op == "hidden" for step in plan.steps):

@@ -26,7 +26,7 @@ class LogitRanker(Protocol):
         """Queue the top-n of each output row. The result is valid after the device is done, until two calls later."""
 
     def feed(self, picks: Address, n_rows: int) -> None:
-        """Write tokens picked from the last ranking into the batch that was uploaded since."""
+        """Write tokens picked from the last ranking into the batch that was uploaded after it."""
 
 
 class Emitters(dict[str, "Emit"]):

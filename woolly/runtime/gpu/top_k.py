@@ -78,7 +78,7 @@ class Ranker:
         return heads.view(Head(n))
 
     def feed(self, picks: Address, n_rows: int) -> None:
-        """Write tokens picked from the last ranking into the batch that was uploaded since."""
+        """Write tokens picked from the last ranking into the batch that was uploaded after it."""
         if (picks, self._n) not in self._feeds:
             self._feeds[picks, self._n] = (self._batch, self._out, picks, self._n)
         self._device.launch("rank_feed", (n_rows,), _FEED_THREADS, 0, self._feeds[picks, self._n])
