@@ -31,8 +31,8 @@ HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent.parent / "woolly" / "runtime" / "cuda" / "kernels.bin"
 MARK = b"woollyk2"
 
-# Cubins of the generations that differ, and PTX that the driver compiles for all others. A letter at the end: for this
-# generation alone, with all its instructions.
+# Cubins of the generations that differ, and PTX that the driver compiles for all others. A trailing letter means that a
+# cubin is only for this generation, with all its instructions.
 KNOWN = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a", "compute_80")
 # Targets of a release: sm_86 and sm_89 run the cubins of sm_80, which keeps the wheel small.
 ALL = tuple(target for target in KNOWN if target not in ("sm_86", "sm_89"))

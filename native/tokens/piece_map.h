@@ -21,7 +21,7 @@ class PieceMap {
     explicit PieceMap(std::shared_ptr<const Texts> texts)
         : PieceMap(std::move(texts), [](std::size_t) { return true; }) {}
 
-    // Adds the pieces for which `is_found` is true; of duplicates the later id is found.
+    // Adds the pieces for which `is_found` is true; of duplicates, the later id is found.
     template <class IsFound>
     PieceMap(std::shared_ptr<const Texts> texts, const IsFound& is_found) : texts_(std::move(texts)) {
         mask_ = std::bit_ceil(texts_->size() * 2 + 2) - 1;

@@ -92,8 +92,8 @@ template <int offset, bool is_signed>
                               _mm512_slli_epi16(_mm512_srai_epi16(odd, 7), 8));
 }
 
-// Byte k of each lane in both halves, and products below 256 of bytes with such factors: a 16-bit multiplication is two
-// byte multiplications, because the lower one does not carry.
+// Byte k of each lane in both halves, and products of bytes with such factors, below 256. A 16-bit multiplication then
+// does two byte multiplications, because the lower one does not carry.
 template <int k>
 [[gnu::always_inline]] inline I32 scale_twice(U8 a) {
     const __m512i one = _mm512_and_si512(_mm512_srli_epi32(a.v, 8 * k), _mm512_set1_epi32(255));
