@@ -155,7 +155,7 @@ def test_types_are_chosen_for_a_size(tmp_path, monkeypatch):
         ("Q4_0", "--windows", "4"): "--windows needs --size",
         ("--size", "1MB", "--text", text, "--ctx", "0"): "--ctx is 0; at least 8",
         ("--size", "1MB", "--pure"): "--pure cannot be combined with --size",
-        ("--size", "much", "--text", text): "bytes were expected",
+        ("--size", "much", "--text", text): "expected bytes",
     }.items():
         with pytest.raises(WoollyError, match=expected):
             woolly("quantize", source, out, "--force", *more)

@@ -284,7 +284,7 @@ def test_silent_stage_is_lost(model, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"stages": ["nowhere"]}, "stages has 'nowhere'; HOST:PORT was expected"),
+        ({"stages": ["nowhere"]}, "stages has 'nowhere'; expected HOST:PORT"),
         ({"stages": "127.0.0.1:1"}, "stages must be a non-empty list of HOST:PORT"),
         ({"stage_token_file": None}, "stages need stage_token_file"),
         ({"stage_token_file": "absent"}, "absent, which cannot be read"),
@@ -307,7 +307,7 @@ def test_short_token_is_rejected_and_readable_token_file_gives_a_warning(model, 
         LLM(model, stages=["127.0.0.1:1"], stage_token_file=file)
     file.write_bytes(TOKEN)
     file.chmod(0o644)
-    with pytest.warns(UserWarning, match="others can read the token"):
+    with pytest.warns(UserWarning, match="readable by other users"):
         Stages.parse(["127.0.0.1:1"], file)
 
 

@@ -113,7 +113,7 @@ def test_speculation_takes_control_vectors(folder, vector):
         (directions(1, 0, 1), {}, "unsupported tensor 'direction.0'; expected direction.N"),
         ({"direct.1": np.ones(64, np.float32)}, {}, "unsupported tensor 'direct.1'"),
         (directions(1, 1, width=32), {}, "has 32 numbers, but blk.1 leaves 64"),
-        (directions(1, 40), {}, "a direction for blk.40, which the model does not have"),
+        (directions(1, 40), {}, "a direction for blk.40, which does not exist in the model"),
         ({"direction.1": np.ones((2, 64), np.float32)}, {}, r"is F32 of shape \(2, 64\); expected an F32 vector"),
         ({"direction.1": np.full(64, np.nan, np.float32)}, {}, "not finite"),
         ({}, {}, "has no directions"),

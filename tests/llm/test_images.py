@@ -80,7 +80,7 @@ def test_mismatched_projector_is_rejected_with_both_names(folder, tmp_path):
 
 SHALLOW = replace(TINY["qwen3"], name="shallow", architecture="qwen3vl", head_dim=16, extra=M_ROPE, n_layers=1)
 UNFIT = {  # a model, a projector as wide as it, and why they do not go together
-    "distances": (FAMILIES["bloom"], "llava", UnsupportedError, "bloom models with ALiBi take no rows of images"),
+    "distances": (FAMILIES["bloom"], "llava", UnsupportedError, "bloom models with ALiBi do not support images"),
     "layers": (SHALLOW, "qwen3vl", ModelError, "makes rows for 2 layers, but the qwen3vl model has 1"),
 }
 

@@ -70,7 +70,7 @@ def test_invalid_flash_next_file_gives_a_one_line_error(wrong, sentence, tmp_pat
 
 
 def test_ngrams_take_no_images(tmp_path):
-    with pytest.raises(UnsupportedError, match="qwen4exp models take no rows of images yet"):
+    with pytest.raises(UnsupportedError, match="qwen4exp models do not support images yet"):
         inject_embeddings(traced(NEWEST["qwen4exp"], tmp_path), 64)
 
 

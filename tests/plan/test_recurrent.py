@@ -34,7 +34,7 @@ def columns(p, n):
             r"turned\.weight has shape \(3, 8\), expected \(8, 3\)",
         ),
         (lambda p: p.causal_conv1d(p.output_rows(eight(p)), "filter", kernel=3), "needs all rows"),
-        (lambda p: p.causal_conv1d(eight(p), "filter", kernel=3, act="relu"), "silu or none"),
+        (lambda p: p.causal_conv1d(eight(p), "filter", kernel=3, act="relu"), "expected silu or none"),
         (lambda p: p.split(eight(p), 3, 4), r"3 \+ 4 columns of 1 runs from 8"),
         (lambda p: eight(p) + p.vector("rates"), "16 elements, which do not divide the width 8"),
         (lambda p: p.wkv7(*[eight(p)] * 6, head=3), "heads of 3"),

@@ -99,7 +99,7 @@ def test_streams_mix_by_a_doubly_stochastic_matrix(tmp_path):
 def test_mismatched_shapes_are_rejected_at_the_model_line():
     p = Tracer("test", {})
     x = p.input(width=8)
-    with pytest.raises(PlanError, match="needs two values of 8 columns that cache_rows made"):
+    with pytest.raises(PlanError, match="needs two results of cache_rows with 8 columns"):
         p.attend_compressed(x, x, x, head_dim=8, scale=1.0, window=4, every=4, sinks="sinks")
     with pytest.raises(PlanError, match="for 3 streams and 1 iterations"):
         p.hyper_connections(x, "scale", "base", streams=3, iterations=1, eps=0.0)

@@ -21,10 +21,10 @@ def test_batch_names_a_slot_to_read_and_one_to_write_per_sequence():
     [
         (None, (), "2 slots to read and to write"),
         ([(-1, 1)], (), "2 slots to read and to write"),
-        ([(-1, 1), (1, 2)], (), "nor one that it reads"),
+        ([(-1, 1), (1, 2)], (), "or write a slot that it reads"),
         ([(-1, 1), (0, 1)], (), "twice"),
         ([(-1, 1), (0, 2)], [(0, 2)], "twice"),
-        ([(-1, 1), (0, 2)], [(0, 0)], "nor one that it reads"),
+        ([(-1, 1), (0, 2)], [(0, 0)], "or write a slot that it reads"),
         ([(-1, 1), (0, 5)], (), "outside the state"),
         ([(-1, -1), (0, 2)], (), "outside the state"),
         ([(-1, 1), (-2, 2)], (), "outside the state"),

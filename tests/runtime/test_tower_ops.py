@@ -335,7 +335,7 @@ def test_batch_must_have_attention_ranges():
     for backend in ("reference", "cpu"):
         with pytest.raises(ValueError, match="does not say what rows see"):
             run(program(attending("block"), backend), tower_batch(4))
-    with pytest.raises(PlanError, match="has no window"):
+    with pytest.raises(PlanError, match="must not have a window"):
         program(lambda p, x: p.attention(x, x, x, head_dim=4, scale=1.0, mask="block", window=2), "cpu")
 
 

@@ -131,7 +131,7 @@ class Recorder:
     def output(self, value: Handle, result: Result = "logits", pooling: Pooling | None = None) -> None:
         """Set the result of the plan, its kind and its pooling."""
         if self._output is not None:
-            self._fail("output was named twice")
+            self._fail("output() was called twice")
         if value.value.id != len(self._values) - 1:
             self._fail("output must be the value of the last step")
         self._output = value
@@ -143,7 +143,7 @@ class Recorder:
         With a `block` ("blk.47"), the plan is for a draft, and only the tensors of that block must be read.
         """
         if self._output is None:
-            raise PlanError(f"the {self._architecture} model file names no output")
+            raise PlanError(f"the {self._architecture} model file does not call output()")
         plan = Plan(self._architecture, tuple(self._steps), tuple(self._values), tuple(self._state), *self._result)
         used = {weight.tensor for weight in plan.weights.values()}
         within = f"{block}." if block else ""
@@ -211,7 +211,7 @@ class Recorder:
     def _matrix(self, name: str) -> Weight:
         weight = self._weight(name)
         if len(weight.shape) != 2:
-            self._fail(f"{weight.name} has shape {weight.shape}, a matrix was expected")
+            self._fail(f"{weight.name} has shape {weight.shape}, but a matrix is expected")
         return weight
 
     def _row(self, name: str) -> Weight:
@@ -222,7 +222,7 @@ class Recorder:
     def _vector(self, name: str) -> Weight:
         weight = self._weight(name)
         if len(weight.shape) != 1:
-            self._fail(f"{weight.name} has shape {weight.shape}, a vector was expected")
+            self._fail(f"{weight.name} has shape {weight.shape}, but a vector is expected")
         return weight
 
     def _flat(self, name: str) -> Weight:
@@ -243,7 +243,7 @@ class Recorder:
     def _view(self, weight: Weight, first: int, n: int, axis: int) -> Weight:
         """Return rows [first, first + n) of a weight. `axis` is the axis of the rows."""
         if first + n > weight.shape[axis]:
-            self._fail(f"{weight.name} has {weight.shape[axis]} rows, but rows {first} to {first + n} were expected")
+            self._fail(f"{weight.name} has {weight.shape[axis]} rows, but rows {first} to {first + n} are expected")
         shape = list(weight.shape)
         shape[axis] = n
         return Weight(f"{weight.name}[{first}:{first + n}]", weight.type, tuple(shape))
@@ -256,7 +256,7 @@ class Recorder:
         if act == "clipped" and not limit > 0:
             self._fail(f"{op} got a limit of {limit:g} for {act}, which needs a positive one")
         if not limit >= 0 or (limit and act not in ("silu", "clipped")):
-            self._fail(f"{op} got a limit of {limit:g} for {act}; 0, or a positive one for silu, was expected")
+            self._fail(f"{op} got a limit of {limit:g} for {act}; expected 0, or a positive limit for silu")
         return float(limit)
 
     def _fail(self, message: str) -> NoReturn:

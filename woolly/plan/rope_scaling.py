@@ -96,7 +96,7 @@ def rope_axes(rope: Rope) -> npt.NDArray[np.intp]:
     else:
         axes = [axis for axis, length in enumerate(rope.sections) for _ in range(length)]
     if len(axes) != n_pairs:
-        raise ValueError(f"sections of {' + '.join(map(str, rope.sections))} pairs are not the {n_pairs} that turn")
+        raise ValueError(f"sections of {' + '.join(map(str, rope.sections))} pairs are not the {n_pairs} rotated pairs")
     return np.array(axes, np.intp)
 
 

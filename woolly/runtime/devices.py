@@ -33,7 +33,7 @@ def parse_devices(text: str | None) -> tuple[int, ...]:
     # "cuda:0,cuda:1" equals "cuda:0,1".
     found = [number.strip().removeprefix(f"{kind}:") for number in numbers.split(",")]
     if kind not in GPU_KINDS or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in found):
-        raise RequestError(f"device is {text!r}; {_FORMS} were expected", field="device")
+        raise RequestError(f"device is {text!r}; expected {_FORMS}", field="device")
     return tuple(int(number) for number in found)
 
 

@@ -56,13 +56,13 @@ class Options:
         most = 4 * (os.cpu_count() or 1)
         if self.threads is not None and (not _whole(self.threads, 1) or self.threads > most):
             raise RequestError(
-                f"threads is {self.threads!r}; a whole number from 1 to {most} was expected here",
+                f"threads is {self.threads!r}; expected an integer from 1 to {most} here",
                 field="threads",
                 limit=most,
             )
         if self.weight_memory is not None and not _whole(self.weight_memory, 0):
             raise RequestError(
-                f"weight_memory is {self.weight_memory!r}; at least 0 bytes were expected", field="weight_memory"
+                f"weight_memory is {self.weight_memory!r}; expected at least 0 bytes", field="weight_memory"
             )
         if self.kv_type is not None:
             check_kv_type(self.kv_type)
@@ -153,7 +153,7 @@ def parse_layers(layers: int | str | None) -> int | str | None:
         return int(text)
     if not _whole(layers, 0):
         raise RequestError(
-            f"gpu_layers is {layers!r}; auto, all or a whole number of at least 0 was expected", field="gpu_layers"
+            f"gpu_layers is {layers!r}; expected auto, all or an integer of at least 0", field="gpu_layers"
         )
     return layers
 
@@ -166,7 +166,7 @@ def parse_max_running(name: str, value: int | str | None) -> int | None:
     if text.isascii() and text.isdigit() and len(text) < 10:
         value = int(text)
     if not isinstance(value, int) or not _whole(value, 1):
-        raise RequestError(f"{name} is {value}; at least 1, or auto, was expected", field=name)
+        raise RequestError(f"{name} is {value}; expected at least 1, or auto", field=name)
     return value
 
 
@@ -180,5 +180,5 @@ def parse_size(name: str, size: int | str | None) -> int | None:
         return size
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", size.lower()) if isinstance(size, str) else None
     if found is None:
-        raise RequestError(f"{name} is {size!r}; bytes were expected, such as 600000000, 600MB or 1.5GiB", field=name)
+        raise RequestError(f"{name} is {size!r}; expected bytes, such as 600000000, 600MB or 1.5GiB", field=name)
     return int(float(found[1]) * _UNITS[found[2] or ""])

@@ -45,7 +45,7 @@ def parse_address(field: str, text: str) -> Address:
     """Parse "HOST:PORT" or "[IPV6]:PORT"."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise RequestError(f"{field} has {text!r}; HOST:PORT was expected, such as 10.0.0.2:7070", field=field)
+        raise RequestError(f"{field} has {text!r}; expected HOST:PORT, such as 10.0.0.2:7070", field=field)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

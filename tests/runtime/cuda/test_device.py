@@ -95,7 +95,7 @@ def test_missing_gpu_index_is_a_request_error(library, kernels):
 
 def test_gpu_of_an_old_generation_is_rejected(library, kernels, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, 75, 7)
-    with pytest.raises(DeviceError, match="NVIDIA Fake is of generation sm_70, and sm_80 or later was expected"):
+    with pytest.raises(DeviceError, match="NVIDIA Fake has compute capability sm_70, but sm_80 or later is needed"):
         open_device(0, Driver(library))
 
 

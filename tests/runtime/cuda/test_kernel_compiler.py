@@ -297,7 +297,7 @@ def test_build_without_sources_says_so(library, monkeypatch):
 
 def test_old_gpu_is_rejected_before_compilation(library, monkeypatch):
     monkeypatch.setitem(ATTRIBUTES, 75, 7)
-    with pytest.raises(DeviceError, match="sm_80 or later was expected"):
+    with pytest.raises(DeviceError, match="sm_80 or later is needed"):
         open_device(0, Driver(library))
     assert FakeCompiler.all == []
 

@@ -181,7 +181,7 @@ def test_requested_device_is_opened(opened, tmp_path):
         CudaBackend(open_numbered).compile(one.program.plan, one.file.tensors, Options(device=device))
     assert numbers == [(), (0,), (3,)]
     for device in ("cpu", "cuda:0,1"):
-        with pytest.raises(RequestError, match=f"device is '{device}', but one GPU was expected here"):
+        with pytest.raises(RequestError, match=f"device is '{device}', but must be a single GPU here"):
             CudaBackend(open_numbered).compile(one.program.plan, one.file.tensors, Options(device=device))
 
 

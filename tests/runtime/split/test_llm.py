@@ -60,5 +60,5 @@ def test_gpu_layers_are_accepted_without_a_gpu_and_rejected_with_stages(tiny_mod
     assert "gpu_layers=99 (-ngl 99) has no effect: no GPU can be used here" in caplog.text
     with pytest.raises(RequestError, match="gpu_layers"):
         LLM(tiny_model, gpu_layers=3, stages=["127.0.0.1:1"], stage_token_file=token)
-    with pytest.raises(RequestError, match="gpu_layers is 'many'; auto, all or a whole number"):
+    with pytest.raises(RequestError, match="gpu_layers is 'many'; expected auto, all or an integer"):
         LLM(tiny_model, gpu_layers="many")

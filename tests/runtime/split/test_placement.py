@@ -150,5 +150,5 @@ def test_backends_without_a_gpu_reject_gpu_layers(machine):
             one.compile(backend, gpu_layers=layers)
     assert [Options(gpu_layers=text).gpu_layers for text in ("7", "Auto", "all", None)] == [7, "auto", "all", None]
     for layers in (-1, 1.5, "many", True, "-1", ""):
-        with pytest.raises(RequestError, match="auto, all or a whole number of at least 0 was expected"):
+        with pytest.raises(RequestError, match="expected auto, all or an integer of at least 0"):
             Options(gpu_layers=layers)

@@ -182,7 +182,7 @@ def test_run_stops_between_parts_and_rejects_a_missing_start(opened):
     segments = segments_at(plan, [split_points(plan)[3]])
     split = SplitProgram(plan, segments, [lambda own: Stopping(cpu(file)(own)), cpu(file)])
     edge = split._ranges[0][1]
-    with pytest.raises(PlanError, match="begin further ahead"):
+    with pytest.raises(PlanError, match="start at an earlier step"):
         split.run(Batch.of([([1], 0, [0])]), split.new_state(1), edge)
     want = logits(split, 5)
     stopped.set()

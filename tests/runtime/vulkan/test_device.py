@@ -303,7 +303,7 @@ def test_missing_features_are_named():
 
 def test_cpu_driver_is_used_only_by_name(opened, monkeypatch):
     found = find_physical(open_driver(), 0)
-    for kind, sentence in (("software", "which is the CPU"), ("integrated", "is taken by name alone")):
+    for kind, sentence in (("software", "only the CPU driver"), ("integrated", "is taken by name alone")):
         monkeypatch.setattr(physical_device, "find_physical", lambda *_, kind=kind: replace(found, kind=kind))
         with pytest.raises(DeviceError, match=sentence):
             find_level()

@@ -58,7 +58,7 @@ def test_gpu_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch
 
     give_units(monkeypatch, tmp_path, driver, lose)
     monkeypatch.setattr(driving, "_lost_units", set())
-    with pytest.raises(DeviceError, match="failed while its arithmetic was tried"):
+    with pytest.raises(DeviceError, match="failed while its arithmetic was tested"):
         driving.open_device(driver=driver)
     driver._codes = {}
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_gpu_lost_in_its_matrix_units_is_opened_without_them(opened, monkeypatch
     assert trials == [True] and driver.alive == 0
     other = replace(driving.find_physical(), number=1)
     monkeypatch.setattr(driving, "find_physical", lambda *_: other)
-    with pytest.raises(DeviceError, match="failed while its arithmetic was tried"):  # another has units until it fails
+    with pytest.raises(DeviceError, match="failed while its arithmetic was tested"):  # another has units until it fails
         driving.open_device(driver=driver)
     assert trials == [True, True] and driver.alive == 0
 

@@ -106,5 +106,5 @@ def test_memory_cap_replaces_the_model_count_limit():
     assert Settings().max_models == 1 and Settings(models_memory="24GB").max_models is None
     assert Settings(models_max=0).max_models is None and Settings(models_max=3, models_memory="24GB").max_models == 3
     assert Settings(models_memory="24GB").models_bytes == 24 * GB
-    with pytest.raises(RequestError, match="models_memory is 'much'; bytes were expected"):
+    with pytest.raises(RequestError, match="models_memory is 'much'; expected bytes"):
         Settings(models_memory="much")

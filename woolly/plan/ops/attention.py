@@ -52,7 +52,9 @@ class AttentionOps(Recorder):
         if x.width % rope.head_dim != 0:
             self._fail(f"rope got heads of {rope.head_dim}, which do not divide the width {x.width}")
         if not 0 < rope.n_rot <= rope.head_dim or rope.n_rot % 2 != 0:
-            self._fail(f"rope rotates {rope.n_rot} of {rope.head_dim} elements; an even part of the head was expected")
+            self._fail(
+                f"rope rotates {rope.n_rot} of {rope.head_dim} elements; expected an even number of at most the head's"
+            )
         weights: tuple[Weight, ...] = ()
         if divisors is not None:
             weight = self._vector(divisors)
@@ -108,15 +110,15 @@ class AttentionOps(Recorder):
         are for earlier rows.
         """
         if window and mask in ("block", "since", "before"):
-            self._fail(f"attention with the mask {mask!r} has no window: the batch says what rows see")
+            self._fail(f"attention with the mask {mask!r} must not have a window, because the batch has the ranges")
         if window == 0 and mask == "chunked":
             self._fail(f"attention with the mask {mask!r} needs a window")
         if temper and temper_length < 1:
-            self._fail(f"attention got a temper_length of {temper_length}; at least 1 was expected")
+            self._fail(f"attention got a temper_length of {temper_length}; expected at least 1")
         if like is not None and (k is None) == (v is None):
             index, entry = self._shared(like, head_dim, window)
             if k is not None and replace(self._paged(k, v, head_dim, v_dim, 0), window=entry.window) != entry:
-                self._fail("attention got k and v of other heads than those that it is like keeps")
+                self._fail("attention got k and v with other heads than the attention that it is like")
         elif like is None and k is not None:
             is_whole = mask in ("all", "block")
             entry = self._paged(k, v, head_dim, v_dim, 0 if is_whole else window)
@@ -134,9 +136,9 @@ class AttentionOps(Recorder):
             self._fail(f"{weights['sinks'].name} has {weights['sinks'].shape[0]} elements for {n_heads} heads")
         n_chosen, block = (0, 0) if chosen is None else self._choice(chosen, entry)
         if chosen is not None and (window or mask or alibi):
-            self._fail("attention to chosen positions has no window, mask or scores by distance")
+            self._fail("attention to chosen positions cannot have a window, a mask or a bias by distance")
         if (alibi and mask in ("chunked", "before")) or (distances is not None and mask not in ("all", "since")):
-            self._fail(f"attention with the mask {mask!r} does not score distances so")
+            self._fail(f"attention with the mask {mask!r} does not support this bias by distance")
         if distances is not None:
             weights["distances"] = self._matrix(distances)
             # With 512 buckets or more (256 for earlier rows only), a bucket would begin beyond the maximum distance of
@@ -169,7 +171,7 @@ class AttentionOps(Recorder):
         """Return the maximum number of chosen positions of a row, and the block size."""
         made = [step for step in self._steps if step.op == "indexer" and step.outputs == (chosen.value.id,)]
         if not made:
-            self._fail("attention got chosen positions that no indexer made")
+            self._fail("attention got chosen positions that are not the result of an indexer")
         if made[0].integer("whole"):
             return chosen.width, made[0].integer("every")
         n = made[0].integer("n") * made[0].integer("block")
@@ -182,11 +184,11 @@ class AttentionOps(Recorder):
         heads = k.width // head_dim
         if k.width % head_dim != 0 or heads == 0 or (v is not None and v.width % heads != 0):
             widths = f"k of width {k.width}" + (f" and v of {v.width}" if v is not None else "")
-            self._fail(f"attention got {widths}; multiples of {head_dim} and of the number of heads expected")
+            self._fail(f"attention got {widths}; expected multiples of {head_dim} and of the number of heads")
         if v is not None:
             return Paged(heads, head_dim, v.width // heads, window=window)
         if not 0 < v_dim <= head_dim:
-            self._fail(f"attention without v got a v_dim of {v_dim}; 1 to {head_dim} expected")
+            self._fail(f"attention without v got a v_dim of {v_dim}; expected 1 to {head_dim}")
         return Paged(heads, head_dim, v_dim, v_in_k=True, window=window)
 
     def _shared(self, like: Handle | int, head_dim: int, window: int) -> tuple[int, Paged]:
@@ -196,7 +198,7 @@ class AttentionOps(Recorder):
         else:
             made = [step for step in self._steps if step.op == "attention" and step.outputs == (like.value.id,)]
             if not made:
-                self._fail("attention is like a value that no attention made")
+                self._fail("`like` of attention is not the result of an attention")
             index = made[0].integer("entry")
         entry = self._state[index]
         assert isinstance(entry, Paged)

@@ -156,7 +156,7 @@ class BasicOps(Recorder):
         """
         self._same_shape("glu", gate, up)
         if act not in get_args(Gate):
-            self._fail(f"glu got the activation {act!r}; one of {', '.join(get_args(Gate))} was expected")
+            self._fail(f"glu got the activation {act!r}; expected one of {', '.join(get_args(Gate))}")
         return self._step("glu", (gate, up), gate.value.rows, gate.width, act=act, limit=self._limit("glu", act, limit))
 
     @op(inputs=("x",), attributes=("kind",), by_row=True)
@@ -167,7 +167,7 @@ class BasicOps(Recorder):
         sign(x) * sqrt(max(|x|, 1e-6)).
         """
         if kind not in get_args(Act):
-            self._fail(f"unary got the kind {kind!r}; one of {', '.join(get_args(Act))} was expected")
+            self._fail(f"unary got the kind {kind!r}; expected one of {', '.join(get_args(Act))}")
         return self._step("unary", (x,), x.value.rows, x.width, kind=kind)
 
     @op(inputs=("x",), attributes=("alpha_p", "alpha_n", "beta", "eps"), by_row=True)
@@ -188,21 +188,21 @@ class BasicOps(Recorder):
     def softcap(self, x: Handle, cap: float) -> Handle:
         """Return cap * tanh(x / cap)."""
         if cap <= 0:
-            self._fail(f"softcap got {cap:g}; a positive bound was expected")
+            self._fail(f"softcap got {cap:g}; expected a positive bound")
         return self._step("softcap", (x,), x.value.rows, x.width, cap=float(cap))
 
     @op(inputs=("x",), attributes=("limit",), by_row=True)
     def clamp(self, x: Handle, limit: float) -> Handle:
         """Clamp x to ±limit."""
         if limit <= 0:
-            self._fail(f"clamp got {limit:g}; a positive bound was expected")
+            self._fail(f"clamp got {limit:g}; expected a positive bound")
         return self._step("clamp", (x,), x.value.rows, x.width, limit=float(limit))
 
     @op(inputs=("x",), attributes=("low", "high"), by_row=True)
     def clip(self, x: Handle, low: float, high: float) -> Handle:
         """Clamp x to [low, high]."""
         if not low < high:
-            self._fail(f"clip got {low:g} to {high:g}; bounds in order were expected")
+            self._fail(f"clip got {low:g} to {high:g}; expected a lower and an upper bound")
         return self._step("clip", (x,), x.value.rows, x.width, low=float(low), high=float(high))
 
     @op(inputs=("a", "b"), by_row=True)

@@ -98,7 +98,7 @@ class CompressedAttentionOps(Recorder):
         if any(step is None or step.op != "cache_rows" for step in kept) or {latest.width, compressed.width} != {
             head_dim
         }:
-            self._fail(f"attend_compressed needs two values of {head_dim} columns that cache_rows made")
+            self._fail(f"attend_compressed needs two results of cache_rows with {head_dim} columns")
         entries = [step.integer("entry") for step in kept if step is not None]
         windows = [entry.window for i in entries if isinstance(entry := self._state[i], Paged)]
         if windows != [window, 0] or every < 2:
@@ -110,7 +110,7 @@ class CompressedAttentionOps(Recorder):
             or step.op != "indexer"
             or (step.integer("every"), step.integer("n")) != (every, chosen.width)
         ):
-            self._fail("attend_compressed got chosen blocks that no indexer made")
+            self._fail("attend_compressed got chosen blocks that are not the result of an indexer")
         weight = self._vector(sinks)
         if q.width % head_dim != 0 or weight.shape != (q.width // head_dim,):
             self._fail(f"{weight.name} has {weight.shape[0]} elements for a q of width {q.width}")

@@ -85,22 +85,24 @@ class ExpertOps(Recorder):
         scale and a residual.
         """
         if not 1 <= n_used <= n_experts:
-            self._fail(f"moe uses {n_used} of {n_experts} experts; at least 1 and at most all were expected")
+            self._fail(f"moe uses {n_used} of {n_experts} experts; expected 1 to {n_experts}")
         if scoring not in get_args(Scoring):
-            self._fail(f"moe got scoring {scoring!r}; one of {', '.join(get_args(Scoring))} was expected")
+            self._fail(f"moe got scoring {scoring!r}; expected one of {', '.join(get_args(Scoring))}")
         if scoring == "sparsemixer" and (normalize or select is not None or groups):
             self._fail("moe got scoring 'sparsemixer' with normalize, select or groups; it takes none of them")
         acts = get_args(Act if gate is None else Gate)
         if act not in acts:
-            self._fail(f"moe got the activation {act!r}; one of {', '.join(acts)} was expected")
+            self._fail(f"moe got the activation {act!r}; expected one of {', '.join(acts)}")
         if limit and gate is None:
             self._fail(f"moe got a limit of {limit:g} without a gate")
         if cap < 0 or ((cap or shared > 1) and scoring == "sparsemixer") or shared < 1 or n_experts % shared:
             self._fail(f"moe of {n_experts} experts with scoring {scoring!r} got a cap of {cap:g}, and {shared} share")
         if groups and (n_experts % groups != 0 or not 1 <= groups_used <= groups or n_experts < 2 * groups):
-            self._fail(f"moe uses {groups_used} of {groups} groups of {n_experts} experts; whole groups were expected")
+            self._fail(f"moe uses {groups_used} of {groups} groups of {n_experts} experts; expected complete groups")
         if group_top not in (1, 2) or weigh not in ("output", "input"):
-            self._fail(f"moe got a group_top of {group_top} and weighs the {weigh}; 1 or 2, output or input expected")
+            self._fail(
+                f"moe got a group_top of {group_top} and weighs the {weigh}; expected 1 or 2, and output or input"
+            )
         weights = {"router": self._matrix(router)}
         routed = x if router_x is None else router_x
         if weights["router"].shape != (n_experts, routed.width):

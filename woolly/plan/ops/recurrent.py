@@ -59,7 +59,7 @@ class RecurrentOps(Recorder):
             self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {kernel}) and at least 2 rows")
         weight = replace(weight, shape=(x.width, kernel))
         if act not in ("", "silu"):
-            self._fail(f"causal_conv1d got the activation {act!r}; silu or none was expected")
+            self._fail(f"causal_conv1d got the activation {act!r}; expected silu or none")
         weights = (weight, *self._bias(name, weight))
         if gap < 0:
             self._fail(f"causal_conv1d got a gap of {gap} rows")

@@ -42,7 +42,7 @@ class TextEncoderOps(Recorder):
         The sequence must be complete in the batch.
         """
         if x.value.rows != "batch":
-            self._fail("pool got some rows of each text; all were expected")
+            self._fail("pool needs all rows of each sequence, but got only some")
         if kind not in get_args(Pool):
-            self._fail(f"pool got the kind {kind!r}; one of {', '.join(get_args(Pool))} was expected")
+            self._fail(f"pool got the kind {kind!r}; expected one of {', '.join(get_args(Pool))}")
         return self._step("pool", (x,), "output", x.width, kind=kind)

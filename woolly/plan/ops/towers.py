@@ -21,7 +21,7 @@ class TowerOps(Recorder):
     def input(self, *, width: int) -> Handle:
         """Read the input rows of the batch (`Batch.hidden`)."""
         if width < 1:
-            self._fail(f"input got a width of {width}; at least 1 was expected")
+            self._fail(f"input got a width of {width}; expected at least 1")
         return self._step("input", (), "batch", width)
 
     @op(inputs=("x",), weights=("table",), tables=("table",), attributes=("first", "taps"))
@@ -35,7 +35,7 @@ class TowerOps(Recorder):
         if weight.shape[1] != x.width or x.value.rows != "batch":
             self._fail(f"{weight.name} has {weight.shape[1]} columns, but x is {x.value.rows} x {x.width}")
         if first < 0 or taps < 1:
-            self._fail(f"embedding_bag got {taps} places from {first} on; at least one, from 0 on, was expected")
+            self._fail(f"embedding_bag got {taps} places from {first} on; expected at least one, from 0 on")
         return self._step("embedding_bag", (x,), "batch", x.width, (weight,), first=first, taps=taps)
 
     @op(inputs=("x",), attributes=("count", "kind"))
@@ -46,9 +46,9 @@ class TowerOps(Recorder):
         averages them.
         """
         if x.value.rows != "batch" or rows < 1:
-            self._fail(f"merge_patches got {rows} rows of {x.value.rows}; at least one of all rows was expected")
+            self._fail(f"merge_patches got {rows} rows of {x.value.rows}; expected at least one of all rows")
         if kind not in get_args(Merge):
-            self._fail(f"merge_patches got the kind {kind!r}; one of {', '.join(get_args(Merge))} was expected")
+            self._fail(f"merge_patches got the kind {kind!r}; expected one of {', '.join(get_args(Merge))}")
         return self._step(
             "merge_patches", (x,), "output", x.width * (1 if kind == "mean" else rows), count=rows, kind=kind
         )
@@ -71,7 +71,7 @@ class TowerOps(Recorder):
         if not 0 <= before < kernel or x.value.rows != "batch":
             self._fail(f"conv1d begins {before} rows before each of {x.value.rows}, and its filter has {kernel}")
         if act not in ("", "silu"):
-            self._fail(f"conv1d got the activation {act!r}; silu or none was expected")
+            self._fail(f"conv1d got the activation {act!r}; expected silu or none")
         weight = replace(weight, shape=(x.width, kernel))
         weights = (weight, *self._bias(name, weight))
         return self._step("conv1d", (x,), "batch", x.width, weights, kernel=kernel, before=before, act=act)
@@ -87,9 +87,7 @@ class TowerOps(Recorder):
         if tuple(n for n in weight.shape if n > 1) != tuple(n for n in (x.width, taps) if n > 1):
             self._fail(f"{weight.name} has shape {weight.shape}, expected ({x.width}, {taps})")
         if first < 0 or taps < 1 or x.value.rows != "batch":
-            self._fail(
-                f"gather_conv1d got {taps} places from {first} on of {x.value.rows} rows; all rows were expected"
-            )
+            self._fail(f"gather_conv1d got {taps} places from {first} on of {x.value.rows} rows; expected all rows")
         weights = (replace(weight, shape=(x.width, taps)),)
         rows: Rows = "output" if is_wanted else "batch"
         return self._step("gather_conv1d", (x,), rows, x.width, weights, first=first, taps=taps, wanted=int(is_wanted))

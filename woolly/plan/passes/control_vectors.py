@@ -16,7 +16,7 @@ def add_control_vectors(plan: Plan, directions: Mapping[str, Weight]) -> Plan:
     """
     last = {layer: index for index, layer in enumerate(plan.layers)}
     if missing := [layer for layer in directions if layer not in last]:
-        raise ModelError(f"a control vector has a direction for {missing[0]}, which the model does not have")
+        raise ModelError(f"a control vector has a direction for {missing[0]}, which does not exist in the model")
     values = list(plan.values)
     steps: list[Step] = []
     renamed: dict[int, int] = {}  # layer output -> value with the direction added

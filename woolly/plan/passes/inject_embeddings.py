@@ -21,10 +21,10 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
     embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != _PER_LAYER]
     # N-gram embeddings need tokens, which images do not have.
     if len(embeds) != 1 or plan.result != "logits" or any(step.op == "ngrams" for step in plan.steps):
-        raise UnsupportedError(f"{plan.architecture} models take no rows of images yet")
+        raise UnsupportedError(f"{plan.architecture} models do not support images yet")
     if any(dict(step.attributes).get("alibi") for step in plan.steps):
         # Image rows may attend to later rows, but ALiBi tables cover only a few later positions.
-        raise UnsupportedError(f"{plan.architecture} models with ALiBi take no rows of images")
+        raise UnsupportedError(f"{plan.architecture} models with ALiBi do not support images")
     own = plan.values[embeds[0].output].width
     if width % own != 0:
         raise ModelError(

@@ -59,7 +59,7 @@ def apply_lora(plan: Plan, adapters: Sequence[Mapping[str, LowRank]]) -> Plan:
             renamed[step.output] = sum_
     for adapter, found in zip(adapters, used, strict=True):
         if missing := sorted(adapter.keys() - found):
-            raise ModelError(f"an adapter changes {missing[0]!r}, which is not a matrix that adapters can change here")
+            raise ModelError(f"an adapter changes {missing[0]!r}, which is not a matrix that adapters support here")
     return replace(plan, steps=tuple(steps), values=tuple(values))
 
 

@@ -145,7 +145,9 @@ def _entrance(plan: Plan, at: int) -> Step:
     width = plan.values[value].width
     weights: list[Weight] = [weight for step in plan.steps[at:] for weight in step.weights if weight.shape == (width,)]
     if not weights:
-        raise UnsupportedError(f"this {plan.architecture} model cannot be cut: no norm is as wide as what would travel")
+        raise UnsupportedError(
+            f"this {plan.architecture} model cannot be cut: no norm has the width of the values to pass on"
+        )
     # The op needs a norm weight but does not use it (`Batch.is_hidden_normed`), so any weight of the part will do.
     return Step("hidden", (), (value,), (weights[0],), (("eps", 0.0),), plan.steps[at].source)
 

@@ -59,7 +59,7 @@ class Context:
         self.architecture = 10 * driver.attribute(MAJOR, self.number) + driver.attribute(MINOR, self.number)
         if self.architecture < OLDEST:
             raise DeviceError(
-                f"{self.name} is of generation sm_{self.architecture}, and sm_{OLDEST} or later was expected;"
+                f"{self.name} has compute capability sm_{self.architecture}, but sm_{OLDEST} or later is needed;"
                 " use backend='cpu'",
                 code="old_device",
             )

@@ -334,7 +334,7 @@ def find_level(index: int = 0) -> str:
     check_number(index, n_devices)
     architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)
     if architecture < OLDEST:
-        raise DeviceError(f"the GPU is of generation sm_{architecture}, and sm_{OLDEST} or later was expected")
+        raise DeviceError(f"the GPU has compute capability sm_{architecture}, but sm_{OLDEST} or later is needed")
     _kernels(architecture, driver.version)
     return f"sm_{architecture}"
 

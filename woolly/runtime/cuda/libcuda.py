@@ -110,7 +110,7 @@ class Driver:
         if self.version < _OLDEST:
             major, minor = divmod(self.version, 1000)
             raise DeviceError(
-                f"the NVIDIA driver is made for CUDA {major}.{minor // 10}, and 12.0 or later was expected:"
+                f"the NVIDIA driver supports CUDA {major}.{minor // 10}, but 12.0 or later is needed:"
                 " update it to version 525 or later",
                 code="old_driver",
             )

@@ -50,7 +50,7 @@ class GpuBackend:
         """
         numbers = (None,) if options.device is None else parse_devices(options.device)
         if len(numbers) != 1:
-            raise RequestError(f"device is {options.device!r}, but one GPU was expected here", field="device")
+            raise RequestError(f"device is {options.device!r}, but must be a single GPU here", field="device")
         if options.kv_type is not None:
             check_kv_type(options.kv_type, gpu=self.name)  # before a GPU is opened
         return self.compile_on(self.open(*numbers), plan, tensors, options)

@@ -93,7 +93,7 @@ class SplitBackend:
     def _open(self, options: Options) -> list[Card]:
         numbers = parse_devices(options.device)
         if not numbers:
-            raise RequestError(f"device is {options.device!r}, but a GPU was expected here", field="device")
+            raise RequestError(f"device is {options.device!r}, but must be a GPU here", field="device")
         cards: list[Card] = []
         try:
             for number in numbers:
