@@ -186,7 +186,7 @@ def test_each_thread_enters_the_context_once(device, library):
 
 def test_hanging_kernel_ends_the_device_and_not_the_caller(device, library):
     library.results["cuEventQuery"] = libcuda.NOT_READY
-    with pytest.raises(DeviceError, match=r"did not finish its work within 0\.05 seconds; start the process anew"):
+    with pytest.raises(DeviceError, match=r"did not finish its work within 0\.05 seconds; restart the process"):
         device.wait()
     library.results.clear()
     with pytest.raises(DeviceError, match="did not finish") as caught:
@@ -379,7 +379,7 @@ def test_gpu_is_inspected_without_a_program(device, library, kernels, monkeypatc
     device.memory()  # its context is not that of the thread any more
     assert library.calls["cuCtxSetCurrent"] == before + 1
     assert gpu_discovery.count_gpus() == 1
-    with pytest.raises(RequestError, match=r"device is 'cuda:1', and this machine has 1 NVIDIA GPU: numbers count"):
+    with pytest.raises(RequestError, match=r"device is 'cuda:1', and this machine has 1 NVIDIA GPU: numbers start"):
         gpu_discovery.find_gpu(1)
     library.results["cuDevicePrimaryCtxRetain"] = 2  # other programs have all of its memory
     with pytest.raises(DeviceError, match="NVIDIA Fake is out of memory; end other programs that use it") as full:
