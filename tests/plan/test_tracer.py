@@ -154,7 +154,7 @@ def test_attention_rejects_mismatched_widths_and_masks():
     x = p.embed("token_embd", width=8)
     with pytest.raises(PlanError, match="v_dim of 9; expected 1 to 8"):
         p.attention(x, x, v_dim=9, head_dim=8, scale=1.0)
-    with pytest.raises(PlanError, match="k of width 8 and v of 3; multiples of 4"):
+    with pytest.raises(PlanError, match="k of width 8 and v of 3; expected multiples of 4"):
         p.attention(x, x, p.slice(x, first=0, width=3), head_dim=4, scale=1.0)
     with pytest.raises(PlanError, match="'chunked' needs a window"):
         p.attention(x, x, x, head_dim=4, scale=1.0, mask="chunked")
