@@ -258,7 +258,7 @@ def test_forked_child_leaves_the_gpu_alone(own):
         try:
             own.allocate(1)
         except DeviceError as error:
-            os._exit(0 if "forked from" in str(error) and gc.isenabled() else 1)
+            os._exit(0 if "forked this one" in str(error) and gc.isenabled() else 1)
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
 
