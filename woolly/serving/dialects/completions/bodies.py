@@ -129,7 +129,7 @@ class ChatBody(ChatVendorFields, OpenAIBody):
     modalities: Items[str] | None = None
     verbosity: str | None = None
     audio: Any = None
-    prediction: Any = None
+    prediction: Any = Field(None, description="Accepted without effect: a hint about the answer, for speed.")
     web_search_options: Any = None
     moderation: Any = None
     functions: Items[FunctionSpec] | None = Field(None, description="Same as tools (legacy).")
@@ -138,7 +138,7 @@ class ChatBody(ChatVendorFields, OpenAIBody):
     def check(self) -> None:
         """Raise ApiError for unsupported values."""
         super().check()
-        for name in ("audio", "prediction", "web_search_options", "moderation"):
+        for name in ("audio", "web_search_options", "moderation"):
             if getattr(self, name) is not None:
                 raise invalid_param(name, "not supported; remove it")
         for old, new in (("functions", self.tools), ("function_call", self.tool_choice)):
