@@ -135,7 +135,7 @@ def test_invalid_file_error_names_its_field():
         (FileInput(data="file:///etc/passwd", where="a.b"), "a.b: 'file:///etc/passwd' is not a PDF file"),
         (FileInput(data="AAAA", name="x.pdf", where="a.b"), "a.b: x.pdf is not a PDF file"),
         (FileInput(data="!", where="a.b"), "a.b: the file is not valid base64"),
-        (FileInput(3, where="a.b"), "a.b: the file is a int; a path or bytes"),
+        (FileInput(3, where="a.b"), "a.b: the file is a int; expected a path or bytes"),
     ):
         with pytest.raises(RequestError) as error:
             given.read(with_images=False, most=50)
