@@ -186,7 +186,7 @@ def test_saved_conversation_keeps_its_calls(ask, tmp_path):
     assert other.messages == chat.conversation.messages
     other.messages[1]["tool_calls"] = [1]
     other.save(tmp_path / "chat.json")
-    with pytest.raises(RequestError, match="holds no conversation"):
+    with pytest.raises(RequestError, match="is not a conversation"):
         other.load(tmp_path / "chat.json")
 
 
@@ -194,7 +194,7 @@ def test_scripts_choose_what_runs_without_a_question(model, file, tmp_path):
     with pytest.raises(RequestError, match="nobody can be asked") as error:
         woolly("chat", model, "--mcp", file, stdin="hi\n")
     assert "--mcp-approve" in str(error.value)
-    with pytest.raises(RequestError, match="choose one of: ask, read-only, all"):
+    with pytest.raises(RequestError, match="expected one of ask, read-only, all"):
         woolly("chat", model, "--mcp", file, "--mcp-approve", "some", stdin="hi\n")
     broken = tmp_path / "broken.json"
     broken.write_text('{"mcpServers": {"x": {"command": "nonesuch-program"}}}')

@@ -44,7 +44,7 @@ def test_tokenize_and_detokenize_round_trip(model):
 
 
 def test_invalid_token_ids_are_rejected(model):
-    with pytest.raises(RequestError, match="--detokenize takes whole numbers"):
+    with pytest.raises(RequestError, match="--detokenize needs integers"):
         woolly("tokenize", model, "wool", "-d")
     with pytest.raises(RequestError, match=r"unknown token 999999; the vocabulary has 0 to \d+"):
         woolly("tokenize", model, "1 999999", "-d")
@@ -154,13 +154,13 @@ def test_ps_queries_a_server(home, monkeypatch):
     finally:
         server.shutdown()
         server.server_close()
-    with pytest.raises(RequestError, match=r"no server answers at .* \(Connection refused\): start one"):
+    with pytest.raises(RequestError, match=r"no server answers at .* \(Connection refused\); start one"):
         woolly("ps", "--url", url)
     with pytest.raises(RequestError, match="--url is"):
         woolly("ps", "--url", "ftp://localhost")
     (home / "key").write_text("\n")
     for given, says in (
-        ((home / "key",), "which holds no key"),
+        ((home / "key",), "which has no key"),
         ((home / "none",), "cannot be read: No such file"),
         ((home / "key", "--api-key", "x"), "are given together"),
     ):

@@ -16,7 +16,7 @@ def test_saved_key_sounds_is_read_as_audio(tmp_path):
     conversation.load(tmp_path / "x.json")
     assert conversation.messages == [{"role": "user", "content": "What is said?", "audio": ["talk.wav"]}]
     (tmp_path / "x.json").write_text(json.dumps({"messages": [saved[0] | {"sounds": "talk.wav"}]}))
-    with pytest.raises(RequestError, match="holds no conversation"):
+    with pytest.raises(RequestError, match="is not a conversation"):
         conversation.load(tmp_path / "x.json")
 
 
@@ -24,5 +24,5 @@ def test_file_that_is_not_a_conversation_is_rejected(tmp_path):
     conversation = Conversation(SamplingParams())
     for text in ("[1]", "3", '{"messages": 1}', '{"messages": [{"role": "user"}]}', "{"):
         (tmp_path / "x.json").write_text(text)
-        with pytest.raises(RequestError, match=r"holds no conversation|is not JSON"):
+        with pytest.raises(RequestError, match=r"is not a conversation|is not JSON"):
             conversation.load(tmp_path / "x.json")

@@ -179,7 +179,7 @@ def test_dry_run_prints_no_key(start, url, key):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "name an agent: claude, codex"),
+        ([], "missing agent; expected one of claude, codex"),
         (["claud"], "did you mean claude?"),
         (["claude", "-m", "nonesuch"], "has no model 'nonesuch': it has tiny"),
         (["claude", "-c", "100"], "is already running with its own context"),

@@ -58,11 +58,11 @@ def test_list_says_what_each_file_contains_and_why_it_cannot_run(folder, model, 
     assert torn["architecture"] is None and torn["cannot_run"]
     head, first, second, _ = woolly("list").splitlines()
     assert head.split()[:5] == ["name", "size", "quantization", "architecture", "parameters"]
-    assert f"link to {model}" in first and "cannot be run: architecture 'sheep" in second
+    assert f"link to {model}" in first and "cannot run: architecture 'sheep" in second
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # a console of Rich takes the pipe for a terminal
     monkeypatch.setenv("COLUMNS", "300")
     lines = woolly("list").splitlines()
-    assert lines[2].rstrip().endswith("cannot be run") and lines[-2].startswith("other cannot be run: architecture")
+    assert lines[2].rstrip().endswith("cannot be run") and lines[-2].startswith("other cannot run: architecture")
 
 
 def test_file_that_exhausts_memory_does_not_end_the_list(folder, model, monkeypatch):
