@@ -131,14 +131,14 @@ def test_settings_accept_the_forms_people_type(chat, text, name, value):
     ("line", "expected"),
     [
         ("/hepl", "did you mean /help?"),
-        ("/temp", "there is no /temp: did you mean /set temperature 0.2?"),
+        ("/temp", "unknown command /temp: did you mean /set temperature 0.2?"),
         ("/temp 0.5", "did you mean /set temperature 0.5?"),
         ("/top-k", "did you mean /set top_k 40?"),
         ("/temprature", "did you mean /set temperature 0.2?"),
         ("/set temprature 1", "unknown setting 'temprature': did you mean temperature?"),
         ("/set temperature -1", "temperature is -1; expected a number of at least 0"),
         ("/xyz", "/help lists"),
-        ("/foo", "there is no /foo: /help lists"),
+        ("/foo", "unknown command /foo: /help lists"),
         ("/set wool 3", "unknown setting 'wool'"),
         ("/set temperature", "missing name or value"),
         ("/set temperature hot", "temperature is 'hot'"),
@@ -247,7 +247,7 @@ def test_context_meter_follows_every_change_of_the_conversation(model, tmp_path,
 
 def test_model_without_text_output_is_rejected(chat, llm, tmp_path, capsys):
     embedder = write_readers(tmp_path, "embedder") / "embedder.gguf"
-    says = "embedder computes embeddings and cannot chat; use `woolly embed`"
+    says = "embedder returns embeddings and cannot chat; use `woolly embed`"
     with pytest.raises(RequestError, match=says):
         woolly("chat", embedder, stdin="hi\n")
     chat.take(f"/model {embedder}")
@@ -314,7 +314,7 @@ def test_non_text_stop_is_rejected_or_taken_literally(text):
         ('{"messages": [], "settings": {"temperature": -1}}', "temperature is -1; a number of at least 0"),
         (
             '{"messages": [], "settings": {"temperature": 1%s}}' % ("0" * 400),
-            "temperature is 10+; a number was expected",
+            "temperature is 10+; ",
         ),
         ('{"messages": [], "system": 5}', "the system prompt in .* is 5; expected a string"),
         ("[" * 100_000, "nested too deeply"),
