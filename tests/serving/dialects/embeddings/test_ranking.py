@@ -92,7 +92,11 @@ def test_documents_are_truncated_to_max_tokens_per_doc(client):
         ("/v1/rerank", {"query": "a", "texts": []}, "texts: empty"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, "at least 1"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 0}, "at least 1"),
-        ("/v1/rerank", {"query": "a", "documents": ["b" * 600]}, "document 0 has 601 tokens, but this model takes at most 512"),
+        (
+            "/v1/rerank",
+            {"query": "a", "documents": ["b" * 600]},
+            "document 0 has 601 tokens, but this model takes at most 512",
+        ),
         (
             "/v1/rerank",
             {"query": "a" * 600, "documents": ["b"], "truncate": True},
