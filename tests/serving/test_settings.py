@@ -230,7 +230,7 @@ def test_help_has_a_panel_for_each_table_of_the_reference_in_order():
     ("flags", "says"),
     [
         ("-hff a/b", "woolly pull"), ("--mmproj-url x", "woolly pull"), ("--no-mmproj", "--mmproj none"),
-        ("--rope-freq-scale 0.5", "its inverse"), ("--yarn-beta-fast 32", "gives these"),
+        ("--rope-freq-scale 0.5", "the inverse"), ("--yarn-beta-fast 32", "gives these"),
         ("--grp-attn-n 4", "file says"), ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
     ],
 )  # fmt: skip
