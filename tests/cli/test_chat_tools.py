@@ -191,7 +191,7 @@ def test_saved_conversation_keeps_its_calls(ask, tmp_path):
 
 
 def test_scripts_choose_what_runs_without_a_question(model, file, tmp_path):
-    with pytest.raises(RequestError, match="nobody can be asked") as error:
+    with pytest.raises(RequestError, match="is not a terminal") as error:
         woolly("chat", model, "--mcp", file, stdin="hi\n")
     assert "--mcp-approve" in str(error.value)
     with pytest.raises(RequestError, match="expected one of ask, read-only, all"):

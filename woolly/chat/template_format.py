@@ -145,12 +145,13 @@ def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateForm
         header, marks = marks.answer, None
     format = None if added else derive_format(probe, "" if marks is None else marks.start + marks.end)
     calls = added or format or row
-    if format is not None and not format.marks:
-        # Calls without markers: those that the family may write are accepted.
-        calls = format.with_marks(row if row.is_bare else FORMATS["generic"])
+    if format is not None and (not format.marks or format.marks == ((header, ""),)):
+        # Calls without markers: those that the family may write are accepted, or those whose signs the template has.
+        has_signs = bool(row.signs and row.marks)
+        calls = row if has_signs else format.with_marks(row if row.is_bare else FORMATS["generic"])
     return TemplateFormat(
         calls,
-        format is not None,
+        format is not None and calls is not row,
         marks,
         reasoning.field,
         reasoning.is_derived,
