@@ -169,6 +169,7 @@ def test_every_documented_command_exists(chat, capsys):
             "system",
             "clear",
             "regen",
+            "undo",
             "forget",
             "compact",
             "read",
@@ -311,7 +312,7 @@ def test_non_text_stop_is_rejected_or_taken_literally(text):
         ('{"messages": [], "settings": null}', "the settings in .* are null; expected"),
         ('{"messages": [], "settings": [1]}', r"the settings in .* are \[1\]; expected"),
         ('{"messages": [], "settings": {"stop": 5}}', "stop is 5"),
-        ('{"messages": [], "settings": {"temperature": -1}}', "temperature is -1; a number of at least 0"),
+        ('{"messages": [], "settings": {"temperature": -1}}', "temperature is -1; expected a number of at least 0"),
         (
             '{"messages": [], "settings": {"temperature": 1%s}}' % ("0" * 400),
             "temperature is 10+; ",

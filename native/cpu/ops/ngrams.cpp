@@ -10,7 +10,7 @@ namespace woolly {
 
 namespace {
 
-// Numbers separated by single spaces. Not with a stream: streams crash where a process has two copies of libstdc++.
+// Parses numbers separated by single spaces, without a stream and its locale.
 std::vector<uint64_t> numbers_of(const std::string& text) {
     std::vector<uint64_t> out;
     const char* const end = text.data() + text.size();
