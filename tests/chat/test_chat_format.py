@@ -94,7 +94,7 @@ def test_template_and_request_errors_name_the_field(tokenizer, monkeypatch):
         with pytest.raises((RequestError, TemplateError), match=reason):
             format_chat(refused, template, tokenizer)
     assert fetched == []
-    with pytest.raises(RequestError, match="a.pdf is not a PDF file"):
+    with pytest.raises(RequestError, match=r"a\.pdf is not a PDF file"):
         format_chat(ChatRequest(file, allows_remote=True), template, tokenizer)
     assert len(fetched) == 1
     for more in ({"tools": ToolChoice.of([CLOCK], "required")}, {"schema": {"type": "object"}}):
