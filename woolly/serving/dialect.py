@@ -64,7 +64,7 @@ class ReplyContext:
 
 
 class ChatDialect(Dialect, Protocol):
-    """Dialect with chats. `reply.py` creates the replies."""
+    """Dialect that supports chats. `reply.py` creates the replies."""
 
     fields: Mapping[str, str]  # the body's names for fields of ChatRequest or SamplingParams, where they differ
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """Maximum requests and tokens of a key; None means no limit. Days begin at midnight UTC."""
+    """Maximum requests and tokens for a key; None means no limit. Days begin at midnight UTC."""
 
     requests_per_minute: int | None = None
     requests_per_day: int | None = None
@@ -44,7 +44,7 @@ class Account:
         return any(fnmatchcase(name, pattern.lower()) for pattern in self.models for name in known)
 
 
-# Account of the current request; None without keys and outside of requests.
+# Account of the current request; None outside of requests and if the server has no keys.
 current_account: ContextVar[Account | None] = ContextVar("woolly_asking", default=None)
 
 

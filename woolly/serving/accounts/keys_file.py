@@ -1,4 +1,4 @@
-"""Keys file: named keys with their limits, as TOML. It has only hashes of the keys.
+"""Keys file: named keys with their limits, as TOML. The file has only hashes of the keys.
 
     [keys.anna]
     hash = "sha256:9f86d081..."         # written by `woolly keys add anna`, which prints the key once

@@ -1,7 +1,7 @@
 """Verifies bearer tokens of an OIDC issuer, such as Keycloak, Entra or Dex. There are no login pages.
 
-The issuer's keys are fetched before the port is open, every hour, and after a token with an unknown key. No request
-waits for them.
+The issuer's keys are fetched before the port is open, every hour, and after a token with an unknown key. Requests do
+not wait for a fetch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from woolly.errors import RequestError
 from woolly.serving.accounts.account import Account
 from woolly.serving.observability.logs import log
 
-OIDC_OWNER = "oidc:"  # prefix of the names and owner ids of OIDC users; names of keys have no colon
+OIDC_OWNER = "oidc:"  # prefix of the names and owner ids of OIDC users; key names have no colon
 
 # Asymmetric algorithms only. With HMAC, this server could issue tokens itself.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

@@ -33,7 +33,7 @@ class Quotas:
     """Request and token counters per account, in fixed windows of a minute and a day (UTC).
 
     Use it only on the event loop thread. An account with tokens left may finish an answer of any length, because the
-    length is known only at the end. A token bucket could not tell clients when the tokens of a day are available again.
+    length is known only at the end. A token bucket could not tell clients when a day's tokens are available again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -45,7 +45,7 @@ class Quotas:
         return account is None or all(one.left for one in self._standings(account))
 
     def check(self, account: Account | None) -> None:
-        """Raise ApiError 429 with the time at which the account may retry if a limit is reached."""
+        """Raise ApiError 429 with the retry time if the account has reached a limit."""
         if account is None:
             return
         spent = [one for one in self._standings(account) if one.left == 0]
@@ -78,7 +78,7 @@ class Quotas:
         self._used[name, "tokens", "day"] = (number, n_tokens)
 
     def headers(self, account: Account) -> Iterator[tuple[bytes, bytes]]:
-        """Yield OpenAI's rate limit headers, for requests and for tokens, of the limit with the fewest left."""
+        """Yield OpenAI's rate limit headers for the request limit and the token limit with the fewest remaining."""
         for what in ("requests", "tokens"):
             standings = [one for one in self._standings(account) if one.what == what]
             if standings:

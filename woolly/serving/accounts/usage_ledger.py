@@ -1,6 +1,7 @@
 """Usage by day, key and model, in a SQLite file.
 
-The file has one row per day (UTC), key and model, so a year of a team is a few thousand rows. It stores no texts.
+The file has one row per day (UTC), key and model, so one year of a team's usage takes a few thousand rows. The file
+stores no prompts or answers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 @dataclass(frozen=True)
 class KeyUsage:
-    """Number of requests and of their prompt and completion tokens. Prompt tokens include cached tokens."""
+    """Number of requests, prompt tokens (including cached tokens) and completion tokens."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -93,7 +94,7 @@ class UsageLedger:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write new usage after any write in progress; failed writes are retried by the next flush.
+        """Wait for any write in progress, then write new usage; the next flush retries failed writes.
 
         A write continues if the caller is cancelled.
         """
@@ -140,9 +141,9 @@ def read_usage(
     since: str | None = None,
     until: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return usage between two days (inclusive), summed by some of GROUPS. Raises RequestError for an unknown group.
+    """Return the usage between two days (inclusive), grouped by columns of GROUPS.
 
-    The file may belong to a running server.
+    Raises RequestError for an unknown group. The file may be in use by a running server.
     """
     wrong = [group for group in by if group not in GROUPS]
     if wrong or len(set(by)) < len(by):

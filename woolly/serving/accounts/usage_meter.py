@@ -22,7 +22,7 @@ class UsageMeter:
                 self.quotas.restore(name, used.requests, used.tokens)
 
     def check(self, account: Account | None) -> None:
-        """Raise ApiError 429 if the account has reached a limit. Counts nothing."""
+        """Raise ApiError 429 if the account has reached a limit. The check counts no request."""
         self.quotas.check(account)
 
     def has_left(self, account: Account | None) -> bool:

@@ -19,7 +19,7 @@ class DiskBudget:
         self._asked: float | None = None
 
     def take(self, n_bytes: int) -> None:
-        """Reserve space for a line of the journal. Raises ApiError 413 if there is not enough."""
+        """Reserve space for a line of the journal. Raises ApiError 413 if the space is insufficient."""
         wanted, now = 2 * n_bytes, time.monotonic()
         if self._asked is None or wanted > self._left or now - self._asked > _EVERY:
             self._left, self._asked = self._store.check_room(self._owner, wanted), now

@@ -42,7 +42,7 @@ def check_output(path: Path) -> None:
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows, without empty lines."""
+    """Return the number of rows, excluding empty lines."""
     if path.suffix.lower() == _TABLE:
         with _read_as_table(path):
             return int(_parquet().ParquetFile(path).metadata.num_rows)
@@ -51,7 +51,7 @@ def count_rows(path: Path) -> int:
 
 
 async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[BatchRow | BadRow, None]:
-    """Yield each row, or a BadRow if it cannot be read or is not for `endpoint`."""
+    """Yield each row; a row that cannot be read or is not for `endpoint` becomes a BadRow."""
     with closing(_table_rows(path) if path.suffix.lower() == _TABLE else _lines(path)) as values:
         number = 0
         # Keep a reference to `values`, so that a cancelled reader closes the file only after its thread has ended.
@@ -81,7 +81,7 @@ async def read_rows(path: Path, endpoint: str | None = None) -> AsyncGenerator[B
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Write lines atomically to a file in the format of its extension, and return their number."""
+    """Write lines atomically in the format given by the file extension, and return the number of lines."""
     # All attempts use the same temporary name, so killed processes leave at most one file.
     with atomic_write(path, aside=path.with_name(f"{path.name}.writing")) as file:
         if path.suffix.lower() == _TABLE:

@@ -27,7 +27,7 @@ from woolly.serving.settings.table import Settings
 
 _PATIENCE = 900.0  # seconds without an answer before the batch fails, for example if a model does not fit into memory
 
-_groups = itertools.count(1)  # used as negative numbers; ids of requests are positive
+_groups = itertools.count(1)  # used as negative numbers; request ids are positive
 
 # Returns an iterator over valid and invalid rows.
 Source = Callable[[], AsyncGenerator[BatchRow | BadRow, None]]
@@ -48,7 +48,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class _Model:
-    """Properties of a model that affect the answers of its rows."""
+    """Properties of a model that affect the answers to its rows."""
 
     name: str
     slot: weakref.ref[ModelSlot]
@@ -97,7 +97,7 @@ class Job:
         return Tally(n_good, len(self._journal.notes) - n_good)
 
     async def run(self) -> Tally:
-        """Answer all rows that are missing in the journal, and return the counts.
+        """Answer all rows that are missing from the journal, and return the counts.
 
         Raises OSError if the journal cannot be written, ApiError 503 if the server could not answer any row for 15
         minutes for a reason other than load, and RowDeferred if the key has reached its limit. Running rows finish
@@ -157,7 +157,7 @@ class Job:
                 await self._sleep(busy.seconds)
 
     async def _answer(self, row: BatchRow) -> bool:
-        """Answer one row. Return False if the model or its settings changed meanwhile; RowDeferred if it must wait."""
+        """Answer one row. Return False if the model or its settings changed; raise RowDeferred if the row must wait."""
         try:
             model, added = await self._facts(row)
             key = row.key(model.identity, added)

@@ -24,7 +24,7 @@ _TORN = re.compile(rb"[0-9a-f]{1,8}|[0-9a-f]{8} (\[[^\n]*)?|\0+", re.DOTALL)
 
 
 class JournalLocked(RequestError):  # noqa: N818 - the exception is not an internal error
-    """Raised if another process writes the journal."""
+    """Raised if another process is writing to the journal."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,10 @@ class Journal:
     """
 
     def __init__(self, path: Path, take_room: Callable[[int], None] = lambda n_bytes: None) -> None:
-        """Open or create a journal. Raises JournalTaken if another process writes it, OSError if it is not writable.
+        """Open or create a journal.
 
-        Raises RequestError if the file is not a journal. `take_room` is called before bytes are added, and may raise.
+        Raises JournalLocked if another process is writing to the journal, OSError if the file is not writable. Raises
+        RequestError if the file is not a journal. `take_room` is called before bytes are added, and may raise.
         """
         self._take_room = take_room
         self.path = path
@@ -58,7 +59,7 @@ class Journal:
         self._is_stack = False
         try:
             self._take()
-            opened = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)  # it has prompts
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)  # contains prompts
             self._file = self._stack.enter_context(open(opened, "r+b", buffering=0))  # noqa: PTH123, SIM115
             self._end = self._read()
             self._file.truncate(self._end)
@@ -121,7 +122,7 @@ class Journal:
                 self._lock.unlink()
 
     def _take(self) -> None:
-        """Acquire the lock, again if the lock file was removed by its previous owner."""
+        """Acquire the lock; retry if the previous owner removed the lock file."""
 
         def taken() -> None:
             raise JournalLocked(f"another process is writing {self.path}; wait for it, or choose another output")

@@ -41,7 +41,7 @@ class RowDeferred(Exception):  # noqa: N818 - not an error: the row is sent agai
 
     @classmethod
     def of(cls, error: ApiError) -> RowDeferred | None:
-        """Return a RowDeferred for a temporary error, or None for a permanent one."""
+        """Return a RowDeferred for a temporary error, or None for a permanent error."""
         if error.status not in _LATER:
             return None
         return cls(error.retry_after or 1.0, error.status, error.code, error.message)
@@ -60,9 +60,9 @@ async def send_row(app: FastAPI, row: BatchRow, owner: str = "", group: int | No
 
     Raises RowDeferred if the server is full or the key is over its limit.
 
-    Rows of one `group` share a fair turn: a request of another group preempts one of them in the scheduler. Middleware
-    is skipped because the batch has already passed it. Run each row in a separate task, because this function sets the
-    task's context variables.
+    Rows of one `group` share a turn in the fair scheduler: a request of another group preempts one of them. Middleware
+    is skipped because the batch has already passed through it. Run each row in a separate task, because this function
+    sets the task's context variables.
     """
     id = secrets.token_hex(8)
     noted: list[str] = []

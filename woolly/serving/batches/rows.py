@@ -14,7 +14,7 @@ CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddi
 MESSAGES = "/v1/messages"
 ENDPOINTS = (CHAT, TEXT, EMBEDDINGS, MESSAGES)
 
-_MAX_ID_LENGTH = 512  # characters of a custom_id
+_MAX_ID_LENGTH = 512  # maximum characters of a custom_id
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BadRow:
 
 
 def id_of(number: int, value: Any) -> str:
-    """Return the custom_id of a value even if the rest is invalid, or an id generated from the number."""
+    """Return the custom_id of a row even if the rest is invalid, or an id generated from the row number."""
     given = value.get("custom_id") if isinstance(value, dict) else None
     return given if isinstance(given, str) and 0 < len(given) <= _MAX_ID_LENGTH else f"row-{number + 1}"
 
@@ -63,8 +63,8 @@ def id_of(number: int, value: Any) -> str:
 def read_row(number: int, value: Any) -> BatchRow:
     """Parse a row. Raises ApiError 400 for an invalid row.
 
-    A string is a user message. An object with `body` has OpenAI's batch format. Any other object is a body: of a chat
-    if it has `messages`, of a completion if it has `prompt`, of embeddings if it has `input`.
+    A string is a user message. An object with `body` has OpenAI's batch format. Any other object is a request body: a
+    chat body if it has `messages`, a completion body if it has `prompt`, an embeddings body if it has `input`.
     """
     if isinstance(value, str):
         value = {"messages": [{"role": "user", "content": value}]}

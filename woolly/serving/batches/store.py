@@ -144,7 +144,7 @@ class BatchStore:
     def add_batch(self, batch: Data) -> None:
         """Store a batch.
 
-        ApiError 404 if the input is missing, 413 if there is not enough space, 429 if too many are open.
+        Raises ApiError 404 if its input is missing, 413 if the space is insufficient, 429 if too many batches are open.
         """
         owner = batch["owner"]
         self.get(owner, batch["input_file_id"], "file")
@@ -221,7 +221,7 @@ class BatchStore:
         return n_bytes
 
     def check_room(self, owner: str, n_bytes: int) -> int:
-        """Return the bytes that an owner may still store. Raises ApiError 413 if it is less than `n_bytes`."""
+        """Return the bytes that an owner may still store. Raises ApiError 413 if fewer than `n_bytes` are left."""
         taken = self._taken(owner)
         if taken + n_bytes > self._max_bytes:
             raise ApiError(

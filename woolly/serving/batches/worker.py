@@ -55,7 +55,7 @@ class BatchWorker:
         self._paused: dict[str, float] = {}  # retry time by time.monotonic()
 
     def wake(self) -> None:
-        """Make the task look for batches, starting it if necessary."""
+        """Make the task look for batches; start the task if necessary."""
         self._woken.set()
         if self._task is None or self._task.done():
             self._task = start_task(self._run())

@@ -12,18 +12,18 @@ from woolly.multimodal.video import is_video
 
 
 def file_part(data: str, name: str, where: str) -> Part:
-    """Return the part for a file in a data: URL: plain text with its name, or an unread PDF file."""
+    """Return the part for a file in a data: URL: plain text with its name, or an unparsed PDF file."""
     if (text := file_text(data)) is not None:
         return TextPart("\n".join(one for one in (name, text) if one))
     return FilePart(FileInput(data=data, name=name, where=where))
 
 
 def seen_part(plain: str, where: str) -> Part:
-    """Return an image, PDF file or video in base64, detected by its first bytes."""
+    """Return the part for base64 data: an image, PDF file or video, detected by its first bytes."""
     try:
         first = base64.b64decode(plain[:16], validate=True)
     except (binascii.Error, ValueError):
-        first = b""  # reported when the file is read
+        first = b""  # the error is reported when the file is read
     if is_pdf(first):
         return FilePart(FileInput(data=plain, where=where))
     if is_video(first):

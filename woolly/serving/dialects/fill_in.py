@@ -25,7 +25,7 @@ def fill_in(
         )
 
     def encode(text: str) -> list[int]:
-        # Control tokens in files are plain text.
+        # Control tokens in files are tokenized as plain text.
         return tokenizer.encode(text, add_special=False, parse_special=False)
 
     ids: list[int] = []

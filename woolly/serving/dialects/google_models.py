@@ -10,7 +10,7 @@ from woolly.serving.model_manager.model_info import ModelInfo
 
 
 def is_google(request: Request) -> bool:
-    """Return True for Google's client, which expects a different reply at /v1/models than OpenAI's."""
+    """Return True for Google's client, which expects a different reply at /v1/models than OpenAI's client."""
     return "x-goog-api-client" in request.headers or "x-goog-api-key" in request.headers
 
 

@@ -43,7 +43,7 @@ class Anthropic(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return Anthropic's error object. Claude Code compacts a chat only if it finds this message."""
+        """Return Anthropic's error object. Claude Code compacts a chat only if the error has this message."""
         kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:

@@ -16,7 +16,7 @@ from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, re
 from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 
-# Anthropic's reasoning efforts, and the corresponding values of templates.
+# Anthropic's reasoning efforts, and the corresponding template values.
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _HARMLESS = "Accepted without effect."
 

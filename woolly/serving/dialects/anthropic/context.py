@@ -79,7 +79,7 @@ class ContextManagement(_Strict):
     def _check_types(
         cls, edits: list[ClearToolUses | ClearThinking] | None
     ) -> list[ClearToolUses | ClearThinking] | None:
-        # Each edit needs another tokenization of the chat.
+        # Each edit requires another tokenization of the chat.
         types = [edit.type for edit in edits or ()]
         if twice := next((type for type in types if types.count(type) > 1), None):
             raise PydanticCustomError(
@@ -182,7 +182,8 @@ class _Pair:
 def _paired(talk: Sequence[Message]) -> list[_Pair]:
     """Return the calls that have results, in order.
 
-    Clients may reuse ids, some for all calls. A result belongs to the first call with its id that has no result yet.
+    Clients may reuse ids; some use one id for all calls. A result belongs to the first call with its id that has no
+    result yet.
     """
     waiting: dict[str | None, deque[tuple[tuple[int, int], Block]]] = {}  # calls without a result by id
     pairs: list[_Pair] = []
@@ -196,7 +197,7 @@ def _paired(talk: Sequence[Message]) -> list[_Pair]:
 
 
 def _with(message: Message, blocks: Sequence[Block]) -> Message:
-    """Return a message with other blocks. A message with a string stays unchanged."""
+    """Return a message with its blocks replaced. A message whose content is a string stays unchanged."""
     if isinstance(message.content, str):
         return message
     # Keep a message with only reasoning, because roles must alternate.

@@ -162,7 +162,7 @@ async def _stream(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Async
 
 
 def _message(head: ReplyContext) -> Data:
-    """Return the message before its first block. The cached token count is only known at the end."""
+    """Return the initial message, without blocks. The cached token count is only known at the end."""
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
@@ -176,7 +176,7 @@ def _message(head: ReplyContext) -> Data:
 
 
 def _usage(n_prompt: int, n_cached: int, n_answer: int, n_thought: int = 0) -> Data:
-    """Return Anthropic's usage, whose three input counts add up to the prompt length."""
+    """Return the usage in Anthropic's format, whose three input counts add up to the prompt length."""
     return {
         "input_tokens": n_prompt - n_cached,
         "cache_creation_input_tokens": 0,

@@ -40,7 +40,7 @@ class JsonSchema(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    name: str | None = None  # llama-server's clients leave it out
+    name: str | None = None  # llama-server's clients omit it
     description: str | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
@@ -86,7 +86,7 @@ class OpenAIBody(VendorFields):
 
     @property
     def includes_usage(self) -> bool:
-        """True if a stream ends with a chunk of usage."""
+        """True if a stream ends with a usage chunk."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def check(self) -> None:
@@ -248,7 +248,7 @@ class CompletionBody(OpenAIBody):
         return 0 in (self.max_tokens, self.n_predict)
 
     def limit(self, defaults: SamplingParams) -> int | None:
-        """Return the token limit of the body, or else of the server or OpenAI's default; None for no limit."""
+        """Return the token limit of the body, else the server's, else OpenAI's default; None means no limit."""
         asked = self.max_tokens if self.n_predict is None else self.n_predict
         if asked is None:
             return defaults.max_tokens or _OPENAI_LIMIT

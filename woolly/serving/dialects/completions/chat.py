@@ -200,7 +200,7 @@ async def _frames(chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope
 async def _stream(
     chunks: AsyncIterator[ChatChunk], head: ReplyContext, envelope: Envelope
 ) -> AsyncIterator[dict[str, Any] | bytes]:
-    """Yield the chunks. Each answer's last chunk has a finish reason, and the last of all has timings.
+    """Yield the chunks. Each answer's last chunk has a finish reason, and the last chunk of the stream has the timings.
 
     Most chunks differ only in their text and are yielded as bytes.
     """
@@ -319,7 +319,7 @@ def _choices(head: ReplyContext) -> list[Choice]:
 
 
 def _some(logprobs: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return log-probabilities unless they are empty; the first of several deltas has them all."""
+    """Return the log-probabilities, or None if they are empty; the first delta of a chunk has all of them."""
     return logprobs if logprobs is not None and logprobs["content"] else None
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two formats and in vLLM's."""
+"""Log-probabilities in OpenAI's two formats and in vLLM's format."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def place_prompt(
 
 
 def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[PlacedLogprob], *, as_ids: bool = False) -> dict[str, Any]:
-    """Return the format of chat completions, with the exact bytes of each token. `as_ids` names tokens by id."""
+    """Return the format of chat completions, with the exact bytes of each token.
+
+    `as_ids` replaces the text of each token by its id.
+    """
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:
         data = tokenizer.token_bytes(token)

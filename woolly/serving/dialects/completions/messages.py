@@ -124,7 +124,7 @@ def _one(message: Message, where: str) -> chat.Message:
 def _content(message: Message, where: str) -> str | tuple[chat.Part, ...]:
     content = message.content
     if content is None:
-        # Templates concatenate the content, so a message with only calls has an empty string.
+        # Templates concatenate the content, so a message with only calls gets an empty string as content.
         if message.role != "assistant":
             raise invalid_param(f"{where}.content", f"missing; a message with role {message.role!r} needs content")
         return message.refusal or ""

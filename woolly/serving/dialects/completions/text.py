@@ -36,7 +36,7 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 
 
 async def text_completions(body: CompletionBody, request: Request) -> Response:
-    """Complete one or several prompts; `echo` with `logprobs` scores them."""
+    """Complete one or several prompts; `echo` with `logprobs` scores the prompts."""
     body.check()
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as stack:
@@ -133,7 +133,7 @@ class _Text:
         return text, completion_logprobs(self._tokenizer, placed, as_ids=self._names_ids)
 
     def ids_of(self, chunk: Chunk, *, is_first: bool) -> dict[str, Any]:
-        """Return the token ids of a chunk as fields of a choice, if requested; the first has the prompt's."""
+        """Return the token ids of a chunk as fields of a choice, if requested; the first chunk includes the prompt."""
         if not self._has_ids:
             return {}
         ids = {"token_ids": [one.token for one in chunk.logprobs]}
@@ -218,7 +218,7 @@ async def _chunks(
 
 
 async def _merged(runnings: Sequence[RunningRequest]) -> AsyncIterator[tuple[int, Chunk]]:
-    """Yield the chunks of all requests as they arrive. An exception in one of them ends all."""
+    """Yield the chunks of all requests as they arrive. An exception in one request ends all requests."""
     if len(runnings) == 1:
         async for chunk in runnings[0]:
             yield 0, chunk

@@ -83,7 +83,7 @@ class ThinkingSpec(BaseModel):
 
 @dataclass(frozen=True)
 class Thinking:
-    """Value of a reasoning field, in neutral form."""
+    """Value of a reasoning field, in a form that is independent of the API."""
 
     effort: str | None = None
     budget: int | None = None  # maximum reasoning tokens

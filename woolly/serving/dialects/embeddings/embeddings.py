@@ -60,7 +60,7 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
 
 
 def encode_embeddings(rows: Float32, *, as_base64: bool) -> list[bytes]:
-    """Return OpenAI's object of each embedding, as JSON."""
+    """Return each embedding as an OpenAI embedding object, encoded as JSON."""
     items = []
     for index, row in enumerate(rows):
         value = base64.b64encode(row.astype("<f4").tobytes()).decode() if as_base64 else row.tolist()

@@ -16,7 +16,7 @@ def usage_fields(pooled: PoolingResult) -> dict[str, Any]:
 
 
 def enveloped(pooled: PoolingResult, kind: str) -> dict[str, Any]:
-    """Return the fields of a reply without its results."""
+    """Return the fields of a reply other than its results."""
     return {
         "id": f"{kind}-{secrets.token_hex(12)}",
         "object": "list",

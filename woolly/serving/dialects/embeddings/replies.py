@@ -1,4 +1,4 @@
-"""Replies of embedding, reranking, scoring and classification, for the OpenAPI schema."""
+"""Replies to embedding, reranking, scoring and classification requests, for the OpenAPI schema."""
 
 from __future__ import annotations
 

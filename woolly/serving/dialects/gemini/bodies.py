@@ -132,7 +132,7 @@ class GenerationConfig(Camel):
 
 
 class CountBody(Camel):
-    """Fields of a prompt."""
+    """Body of :countTokens: the fields of a prompt."""
 
     contents: Items[Content] = Field(default_factory=list)
     system_instruction: Content | str | None = None

@@ -17,7 +17,7 @@ from woolly.serving.errors import invalid_param
 
 
 class Camel(BaseModel):
-    """Body with names in camel case or, as in Google's API, snake case."""
+    """Body that accepts field names in camel case and snake case, as Google's API does."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
 

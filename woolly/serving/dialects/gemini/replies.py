@@ -147,7 +147,7 @@ class _Frame:
 
 
 def _usage(head: ReplyContext, candidates: list[_Candidate]) -> Data:
-    """Return Google's usage, whose candidate tokens exclude reasoning."""
+    """Return the usage in Google's format, whose candidate tokens exclude reasoning tokens."""
     usage = head.running.usage()
     n_thought = sum(head.count_thoughts("".join(one.thoughts)) for one in candidates)
     n_prompt, n_answer = usage["prompt_tokens"], usage["completion_tokens"]

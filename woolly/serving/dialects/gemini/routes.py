@@ -41,7 +41,7 @@ async def generate(model: str, body: GenerateBody, request: Request) -> Response
 )
 @router.post(f"{_STABLE}/{{model:path}}:streamGenerateContent", response_model=None, include_in_schema=False)
 async def stream(model: str, body: GenerateBody, request: Request) -> Response:
-    """Answer a chat with server-sent events; needs `alt=sse`."""
+    """Answer a chat with server-sent events; requires `alt=sse`."""
     if request.query_params.get("alt") != "sse":
         raise invalid_param("alt", "only server-sent events are supported; use ?alt=sse")
     return await _answer(model, body, request, stream=True)

@@ -40,7 +40,7 @@ class Llama(ChatDialect):
         "/v1/health": "health",
         "/health/ready": "ready",
         "/health/live": "live",
-        "/ping": "live",  # vLLM's
+        "/ping": "live",  # route of vLLM
     }
     metrics = ("/metrics",)
     polled = ("/slots",)

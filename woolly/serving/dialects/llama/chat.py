@@ -33,7 +33,7 @@ class Control(BaseModel):
 @router.post("/chat/completions/control")
 @router.post("/v1/chat/completions/control")
 async def control(body: Control, request: Request) -> dict[str, Any]:
-    """End the reasoning of a streamed answer; `success` is true if it was reasoning."""
+    """End the reasoning of a streamed answer; `success` is true if the answer was reasoning."""
     generator: Generator = request.app.state.generator
     owner = owner_of(request)
     for running in generator.running:

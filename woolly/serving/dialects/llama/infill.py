@@ -28,7 +28,7 @@ class Extra(BaseModel):
 
 
 class InfillBody(CompletionBody):
-    """Body of /completion with the text before and after."""
+    """Body of /completion with the text before and after the gap."""
 
     prompt: Any = Field(default="", description="Beginning of the answer, after the prefix and suffix.")
     input_prefix: str

@@ -28,7 +28,7 @@ _HELP = {
 
 
 def metrics_text(state: State) -> str:
-    """Return the metrics in Prometheus' text format. Rates are since the last call."""
+    """Return the metrics in Prometheus' text format. Rates are averages since the last call."""
     stats: Stats = state.stats
     generator: Generator = state.generator
     work, recent = stats.work, stats.take_recent()

@@ -21,7 +21,7 @@ _RANDOM_SEED = 2**32 - 1
 # Checked before any prompt is read; the queue limit is checked per request.
 _MAX_PROMPTS = 256
 
-# All tokens of the vocabulary for each generated token would be megabytes.
+# The probabilities of all tokens would take megabytes per generated token.
 _MAX_PROBS = 100
 
 
@@ -130,7 +130,7 @@ def adapter_scales(objects: Iterable[dict[str, Any]], param: str) -> dict[str | 
 
 
 def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | MarkedPrompt], bool]:
-    """Return the prompts, and True if they are a list, which then also applies to the reply."""
+    """Return the prompts, and True if the body has a list of them; the reply is then a list, too."""
     prompt = body.prompt
     if not isinstance(prompt, list) or all(isinstance(part, int) for part in prompt):
         return [_one(prompt)], False

@@ -22,7 +22,7 @@ _MAX_REQUESTS = 64  # maximum number of requests
 
 
 class Predictions(BaseModel):
-    """Several bodies of /chat/completions, each with its format."""
+    """Bodies of /chat/completions, which may have different formats."""
 
     model_config = ConfigDict(extra="forbid")
 

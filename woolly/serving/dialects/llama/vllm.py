@@ -17,7 +17,7 @@ router = APIRouter()
 
 
 class LoadBody(BaseModel):
-    """An adapter to add, and its model; without a name, the default model."""
+    """An adapter to add, and its model; the default is the default model."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

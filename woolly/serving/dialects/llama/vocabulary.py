@@ -22,7 +22,7 @@ from woolly.tokens import Tokenizer
 class Vocabulary:
     """Special tokens as text, and the chat template."""
 
-    model: str  # type of tokenizer
+    model: str  # tokenizer type
     n_tokens: int
     bos: str | None
     eos: str | None

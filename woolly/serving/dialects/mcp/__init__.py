@@ -40,7 +40,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class Mcp(ChatDialect):
-    """MCP. Middleware errors have OpenAI's format; tool errors are results, as in the protocol."""
+    """Dialect of MCP. Middleware errors have OpenAI's format; tool errors are results, as in the protocol."""
 
     name = "mcp"
     prefix = "/mcp"

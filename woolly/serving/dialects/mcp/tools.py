@@ -80,7 +80,7 @@ class CountBody(_Body):
 
 
 class ListBody(BaseModel):
-    """list_models takes no arguments."""
+    """Arguments of list_models, which must be empty."""
 
     model_config = ConfigDict(extra="forbid")
 

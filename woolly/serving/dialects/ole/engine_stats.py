@@ -27,7 +27,7 @@ class Bandwidth:
         self._gb_per_second: float | None = None
 
     def measured(self, llm: LLM) -> float | None:
-        """Return 10^9 bytes per second, on a GPU computed from clock and bus width, or None without free memory."""
+        """Return the bandwidth in GB/s, or None if it is unknown. A GPU's is computed from clock and bus width."""
         about = llm.engine.program.about
         if about.device:
             return None if about.device_bandwidth is None else about.device_bandwidth / 1e9
@@ -39,7 +39,10 @@ class Bandwidth:
 
 
 def engine_stats(llm: LLM, bandwidth: float | None, tokens_per_second: float) -> dict[str, Any]:
-    """Return the statistics of a loaded model after the current step. `tokens_per_second` is for one answer."""
+    """Return the statistics of a loaded model after the current step.
+
+    `tokens_per_second` is the rate of a single answer.
+    """
     return llm.driver.call(lambda engine: _figures(engine, bandwidth, tokens_per_second))
 
 

@@ -42,7 +42,7 @@ class BenchmarkBody(BaseModel):
 async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
     """Return statistics of the named or last used loaded model, without loading a model.
 
-    Rates and latencies cover its answers among the last 1024.
+    Rates and latencies cover the model's answers among the last 1024 answers.
     """
     state = request.app.state
     counted: Stats = state.stats
@@ -70,7 +70,10 @@ async def stats(request: Request, model: str | None = None) -> dict[str, Any]:
 
 @router.post("/benchmark", summary="Compare the loaded model with the portable kernels")
 async def benchmark(body: BenchmarkBody, request: Request) -> dict[str, Any]:
-    """Run a benchmark. Requests continue, but each step may wait for one run. Only one benchmark runs at a time."""
+    """Run a benchmark.
+
+    Requests continue, but each engine step may wait for one benchmark run. Only one benchmark runs at a time.
+    """
     state = request.app.state
     models: ModelManager = state.models
     lock: asyncio.Lock = state.benchmarking

@@ -265,14 +265,14 @@ class SessionStore:
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException as error:
-                if self._db.in_transaction:  # a full disk may have ended it
+                if self._db.in_transaction:  # a full disk may have ended the transaction
                     self._db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError):
                     raise _storage_error(error) from error
                 raise
 
     def _make_tables(self) -> None:
-        # In one transaction, so that a killed process leaves an empty file instead of some tables.
+        # One transaction creates all tables, so that a killed process leaves an empty file, not some of the tables.
         with self._transaction() as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):

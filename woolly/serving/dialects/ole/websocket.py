@@ -9,9 +9,8 @@
                                                     {"type": "error", "id": "1", "error": {"code", "message", ...}}
 
 A chat takes the fields of POST /inference/chat. The id is chosen by the client, by default by the server. The
-request_id is in the log. The start has `ignored` if fields of the chat have no effect. A socket without a chat and
-without a message for --socket-idle seconds is closed, and so is one whose key or token is no longer valid, at its next
-chat.
+request_id is in the log. The `start` message has `ignored` if fields of the chat have no effect. A socket is closed if
+it has no chat and no message for --socket-idle seconds, or if its key or token is no longer valid when a chat starts.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ async def delete(body: DeleteBody, request: Request) -> Response:
 
 
 async def _make(request: Request, given: str | None, base: str, system: str | None, options: dict[str, Any]) -> None:
-    """Store a derived model. A base that is derived too passes on its prompt and parameters."""
+    """Store a derived model. If the base is a derived model, its prompt and parameters are inherited."""
     models: ModelManager = request.app.state.models
     name = (given or "").removesuffix(":latest")
     if not _NAME.fullmatch(name):

@@ -163,7 +163,7 @@ def _license(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _listed(info: ModelInfo) -> dict[str, Any]:
-    # Not the file's checksum, which would require reading it, but also stable while the file is unchanged.
+    # Not the file's checksum, which would require reading the file, but equally stable while the file is unchanged.
     identity = f"{info.path.name} {info.size_bytes} {info.created}".encode("utf-8", "surrogatepass")
     return {
         "name": tagged(info.name),

@@ -63,7 +63,7 @@ async def _is_here(request: Request, name: str) -> bool:
 
 
 def _allowed(request: Request, name: str) -> str:
-    """Return the name for the store. ApiError 403 or 400 if the client may not download it."""
+    """Return the name for the store. Raises ApiError 403 or 400 if the client may not download the model."""
     settings: Settings = request.app.state.settings
     if not settings.allow_pull:
         raise ApiError(

@@ -1,4 +1,4 @@
-"""Ollama's routes that are not supported, with the reason."""
+"""Ollama's routes that are not supported, with the reasons."""
 
 from __future__ import annotations
 
