@@ -1,4 +1,4 @@
-"""Check of a cluster before it accepts clients: models, versions and bits of every replica."""
+"""Check of a cluster before it accepts clients: model, version and bit identity of every replica."""
 
 from __future__ import annotations
 

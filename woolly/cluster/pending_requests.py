@@ -57,12 +57,12 @@ class PendingRequest(ABC):
     def take(self, message: WireMessage) -> bool:
         """Apply a reply. Return True if the request ended (`is_over`) or the replica stopped computing it.
 
-        BadMessage for an invalid reply, which changes nothing.
+        Raise BadMessage for an invalid reply, which changes nothing.
         """
 
     @abstractmethod
     def fail(self, error: Exception | None) -> None:
-        """End the request with an error, or cancel it if None."""
+        """End the request with an error, or cancel it if there is no error."""
 
     @property
     @abstractmethod

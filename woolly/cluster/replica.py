@@ -7,7 +7,7 @@
     pool id, texts                       rows id; cancel_pooling id
     ping                                 pong, with metrics
     close                                (exits)
-                                         leaving: requests the end, and waits for close
+                                         leaving: asks the front to move its requests, and waits for close
 
 A replica exits when its connection ends.
 """

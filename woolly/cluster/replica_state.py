@@ -46,7 +46,7 @@ class ReplicaSlot:
     reason: str = ""  # reason of the last end
 
     def lose(self, now: float, *, was_ready: bool) -> None:
-        """Schedule the successor of the replica: at once if it worked, else after a delay that doubles."""
+        """Schedule the successor of the replica: immediately if it worked, else after a doubling delay."""
         assert self.replica is not None
         self.reason, self.has_settled = self.replica.reason, True
         is_sound = self.replica.has_given or (was_ready and now - self.replica.since > _SOUND)

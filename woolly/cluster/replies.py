@@ -69,7 +69,7 @@ class VectorRows:
 
 
 def read_step(message: WireMessage, n_vocab: int) -> StepReply:
-    """Return a step. BadMessage for a token outside the vocabulary, an invalid count or an unknown value."""
+    """Return a step. Raise BadMessage for a token outside the vocabulary, an invalid count or an unknown value."""
     fields = message.fields
     text, prefix, end = fields.get("text", ""), fields.get("prefix"), fields.get("end")
     _check(isinstance(text, str), "text")
@@ -86,7 +86,10 @@ def read_step(message: WireMessage, n_vocab: int) -> StepReply:
 
 
 def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
-    """Return the token count at which the reasoning ended, or None without reasoning. BadMessage if invalid."""
+    """Return the token count at which the reasoning ended, or None without reasoning.
+
+    Raise BadMessage if it is invalid.
+    """
     if (at := message.fields.get("at")) is None:
         return None
     n = _count(at)
@@ -95,14 +98,14 @@ def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
 
 
 def read_progress(message: WireMessage, n_texts: int) -> int:
-    """Return the number of finished texts. BadMessage if it exceeds the number of texts."""
+    """Return the number of finished texts. Raise BadMessage if it exceeds the number of texts."""
     n_done = _count(message.fields.get("done"))
     _check(n_done <= n_texts, f"progress of {n_done} of {n_texts} texts")
     return n_done
 
 
 def read_rows(message: WireMessage, texts: Sequence[Sequence[int]], width: int, has_tables: bool) -> VectorRows:
-    """Return the rows of texts, and all rows per text if not pooled. BadMessage for mismatched shapes."""
+    """Return the rows of texts, and all rows per text if not pooled. Raise BadMessage for mismatched shapes."""
     if "error" in message.fields:
         return VectorRows(np.zeros((0, width), np.float32), {}, _error(message.fields["error"]))
     arrays = dict(message.arrays)

@@ -48,7 +48,7 @@ class _Replica:
     rate: float  # prefill rate in tokens per second
     disk_rate: float  # tokens per second loaded from disk
     answer_seconds: float = _ANSWER
-    is_open: bool = True  # True if it accepts requests
+    is_open: bool = True  # True if the replica accepts requests
     last: int = 0  # number of the latest ticket
     since: float = 0.0  # start time of the pending prompts
     due: dict[int, int] = field(default_factory=dict)  # tokens to compute, by ticket
@@ -57,7 +57,7 @@ class _Replica:
     disk: OrderedDict[Hashable, None] = field(default_factory=OrderedDict)
 
     def wait(self, now: float) -> float:
-        """Return the seconds until it can start another prompt."""
+        """Return the seconds until the replica can start another prompt."""
         prompts = max(0.0, sum(self.due.values()) / self.rate - max(0.0, now - self.since)) if self.due else 0.0
         n_before = len(self.open) - self.n_parallel + 1  # answers that must end first
         return prompts + max(0, n_before) * self.answer_seconds / self.n_parallel

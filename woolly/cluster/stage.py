@@ -134,7 +134,7 @@ class Stage:
         self.claim(session, instance)
 
     def part(self, wanted: dict[str, Any]) -> CompiledLayers:
-        """Return the requested layers, compiled. StageError names a mismatch of the model."""
+        """Return the requested layers, compiled. Raise StageError if the model does not match."""
         if self._part is not None and self._part.wanted == wanted:
             return self._part
         if wanted.get("arithmetic") != ARITHMETIC_VERSION:
@@ -246,7 +246,7 @@ def _probe(program: Program) -> str:
     first = plan.steps[0]
     if first.op == "hidden":
         width = plan.values[first.output].width
-        # Divided integers: no function whose last bit depends on the machine.
+        # Integer quotients, because the last bit of other functions can depend on the machine.
         rows = (np.arange(n_rows * width, dtype=np.int64) * 7919 + 13) % 2001 - 1000
         hidden = (rows.astype(np.float32) / np.float32(1000)).reshape(n_rows, width)
         batch = Batch.from_arrays({**batch.arrays(), "hidden": hidden}, is_hidden_normed=True)

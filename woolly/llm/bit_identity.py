@@ -1,4 +1,4 @@
-"""Identity of bits: programs with the same identity give bit-identical answers."""
+"""Bit identity: programs with the same identity give bit-identical answers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class BitIdentityMixin:
         return self.driver.engine.program.about.place
 
     def identity(self) -> Identity:
-        """Return the identity of the answers' bits; the first call runs a probe between two steps.
+        """Return the bit identity of the answers; the first call runs a probe between two steps.
 
         Processes with the same identity give bit-identical answers to the same request.
         """
@@ -174,8 +174,6 @@ def _probe(program: Program) -> str:
     digest = hashlib.blake2b(logits.tobytes(), digest_size=16)
     for chain in _CHAINS:
         sampler = Sampler(SamplingParams(**chain), None, tokens)
-        with suppress(
-            ModelError
-        ):  # logits that are not finite: a request gets that error, the identity does not need it
+        with suppress(ModelError):  # a request reports non-finite logits; the identity ignores them
             digest.update(np.array([sampler.next(row).token for row in logits], np.int32).tobytes())
     return digest.hexdigest()

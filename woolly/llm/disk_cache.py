@@ -64,8 +64,8 @@ def pages_name(program: Program, identity: Identity) -> str:
     """Return the folder name for pages of an identity and a page layout.
 
     Pages of plans with more layers are larger. GPUs have a different page layout than the CPU even if their bits are
-    equal, and so has each distribution of layers over devices. With sliding windows, pages consist of several files,
-    whose sizes are included in the digest.
+    equal, and the layout also depends on the distribution of layers across devices. With sliding windows, pages consist
+    of several files, whose sizes are included in the digest.
     """
     state, about, name = program.new_state(1, 1 if program.plan.slots else 0), program.about, identity.id
     layout = []

@@ -23,7 +23,7 @@ def check_dimensions(dimensions: int | None, width: int) -> None:
 
 
 def truncate_embeddings(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
-    """Return the leading dimensions of each row, with length 1 if `normalize`. Zero rows stay zero."""
+    """Return the leading dimensions of each row, scaled to length 1 if `normalize` is set. Zero rows stay zero."""
     rows = rows[:, :dimensions]
     if not normalize:
         return np.ascontiguousarray(rows)
@@ -33,7 +33,7 @@ def truncate_embeddings(rows: Float32, dimensions: int | None, normalize: bool) 
 
 
 def rms_normed(rows: Float32, weight: Float32, eps: float) -> Float32:
-    """Return the rows normalized like the op rms_norm."""
+    """Return the rows, normalized as by the operation rms_norm."""
     mean_square = np.mean(rows.astype(np.float64) ** 2, axis=-1, keepdims=True)
     normed: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
     return normed * weight

@@ -77,12 +77,12 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         the number of layers on GPUs, counted from the first layer: a number, "all", or "auto" (as many as fit; the
         default).
         `ctx` is the maximum number of prompt and answer tokens per request: by default the model's context, reduced to
-        fit in a quarter of the free memory. More than the training context is accepted with a warning. `kv_tokens` is
-        the capacity of the KV cache in tokens, for running requests and cached prefixes: by default up to four contexts
-        within a tenth of the available memory, but at least one. `max_running` is the maximum number of concurrent
-        requests: a number, or "auto" (limited by throughput and memory; the default). A step computes at most `chunk`
-        tokens. `threads` defaults to all cores. `weight_memory` limits the memory of prepared weights, in bytes or as a
-        string such as "600MB".
+        fit in a quarter of the free memory. A context longer than the training context is accepted with a warning.
+        `kv_tokens` is the capacity of the KV cache in tokens, for running requests and cached prefixes: by default up
+        to four contexts within a tenth of the available memory, but at least one context. `max_running` is the maximum
+        number of concurrent requests: a number, or "auto" (limited by throughput and memory; the default). A step
+        computes at most `chunk` tokens. `threads` defaults to all cores. `weight_memory` limits the memory of prepared
+        weights, in bytes or as a string such as "600MB".
         `kv_type` is the type of the KV cache: f16, f32, q8_0 or q4; "q8_0/q4" sets the types of K and V separately.
         `speculation` drafts up to `draft_tokens` tokens per step, which never changes the output: "prompt_lookup",
         "mtp" with the model's MTP block (multi-token prediction), "mtp_lookup" with both, or a smaller model with the
@@ -278,8 +278,9 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
     ) -> Completion | list[Completion] | Stream:
         """Complete a prompt, or each of a list of prompts concurrently. A prompt is text or a list of token ids.
 
-        A list of prompts takes `params` for all or a list of them, and returns a list in the same order; `progress`
-        shows a progress bar on standard error. With `stream`, return an iterator over chunks of a single answer.
+        For a list of prompts, `params` is one value for all prompts or a list with one per prompt, and the result is a
+        list in the same order; `progress` shows a progress bar on standard error. With `stream`, return an iterator
+        over chunks of a single answer.
 
         Each field of SamplingParams is also an option, which overrides `params`: `generate("hi", max_tokens=5)`. After
         `timeout` seconds, a request ends as cancelled with its partial text. Requests with higher `priority` run first.

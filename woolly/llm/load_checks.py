@@ -39,9 +39,9 @@ def check_load_options(given: ModelOptions) -> None:
 
 
 def load_template(loaded: LoadedModel, chat_template: str | None, tool_format: str | None = None) -> ChatTemplate:
-    """Return the chat template: the given one, or the template of the file.
+    """Return the given chat template, or else the template of the file.
 
-    `tool_format` is a file with the format of calls, used instead of the derived one.
+    `tool_format` is a file with the tool call format, which replaces the format derived from the template.
     """
     ends = (loaded.tokenizer.bos_id, loaded.tokenizer.eos_id)
     bos, eos = ("" if token is None else loaded.tokenizer.token_text(token) for token in ends)

@@ -27,7 +27,7 @@ _RUNS = "How a model runs"  # group of settings
 class Setting:
     """Option as a setting of the server."""
 
-    flags: str = ""  # flags of `woolly serve`, separated by spaces; this and the next two: "" for those of the row
+    flags: str = ""  # flags of `woolly serve`, separated by spaces; if flags, help or shown is "", the row's is used
     help: str = ""
     shown: str | None = ""  # text to show instead of the default; None: the default itself
     name: str = ""  # name in woolly.toml, and after WOOLLY_ in the environment; "": the name of the option
@@ -286,7 +286,7 @@ class ModelOptions(EngineOptions):
 
 
 class LoadOptions(TypedDict, total=False):
-    """Keywords of `LLM` for type checkers, with the names of the rows but wider types."""
+    """Keyword arguments of `LLM` for type checkers, with every accepted type."""
 
     backend: str
     device: str | None

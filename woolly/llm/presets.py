@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from woolly.chat import ChatRequest
     from woolly.store import Preset
 
-# Maps keys of presets.toml to keywords of LLM. In a request, `adapters` has scales instead.
+# Maps keys of presets.toml to keywords of LLM. In a request, `adapters` has scales instead of files.
 LOADING_KEYS: Mapping[str, str] = {
     "kv_type": "kv_type",
     "kv_tokens": "kv_tokens",

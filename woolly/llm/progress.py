@@ -50,6 +50,6 @@ def texts_bar(n_texts: int) -> Iterator[Callable[[int], None]]:
 
 
 def check_progress(stream: bool, progress: bool) -> None:
-    """Raise RequestError for a progress bar of a stream."""
+    """Raise RequestError if a progress bar is requested for a stream."""
     if stream and progress:
         raise RequestError("progress and stream cannot be combined; remove one of them")

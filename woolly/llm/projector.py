@@ -39,7 +39,7 @@ class ProjectorFile:
 
 
 def choose_projector(model: Path, given: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the given projector file, or the one next to the model, or None.
+    """Return the given projector file, or the file next to the model, or None if there is none.
 
     "none" selects no projector. Raise StoreError if the given file does not exist.
     """

@@ -53,7 +53,10 @@ def split_options(
 
 
 def params_of_each(params: Any, n: int, sampling: Mapping[str, Any], defaults: SamplingParams) -> list[SamplingParams]:
-    """Return the parameters of each of n prompts, overridden by `sampling`. `params` is one for all, or a list."""
+    """Return the parameters of each of n prompts, overridden by `sampling`.
+
+    `params` is one value for all prompts, or a list.
+    """
     given = list(params) if isinstance(params, (list, tuple)) else [defaults if params is None else params] * n
     if len(given) != n:
         raise RequestError(f"got {len(given)} params for {n} prompts; expected one for all, or one per prompt")

@@ -239,7 +239,7 @@ class RequestMixin:
         return [*self._missing_bos(ids), *ids]
 
     def _n_shared(self, layout: ChatFormat, ids: Sequence[int | Placeholder]) -> int:
-        """Return the number of tokens of system prompt and tools, or 0 if the cache does not use it."""
+        """Return the number of tokens of system prompt and tools, or 0 if the cache does not use this number."""
         if not (self.keeps_shared or self.driver.engine.keeps_shared):
             return 0
         n_characters = layout.shared_length()

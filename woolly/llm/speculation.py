@@ -37,7 +37,7 @@ def draft_source_of(speculation: str | os.PathLike[str] | Opened | None) -> str 
     """Return the name or file of the draft source.
 
     An open LLM is replaced by its file: two engines cannot share a program, because each run overwrites the logits of
-    the last one.
+    the previous run.
     """
     if speculation is None or isinstance(speculation, (str, os.PathLike)):
         return speculation

@@ -1,6 +1,6 @@
 """TextIds: token ids of a text or text pair, with a head and tail that truncation preserves.
 
-Lengths are checked in characters before tokenization, so oversized texts are rejected at no cost.
+Lengths are checked in characters before tokenization, so texts that are far too long are rejected without tokenization.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class UnsupportedCallsMixin:
     if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __call__(self, *_: Any, **__: Any) -> NoReturn:
-            """RequestError: an LLM is not callable, unlike in llama-cpp-python."""
+            """Raise RequestError, because an LLM is not callable, unlike in llama-cpp-python."""
             raise RequestError("an LLM is not callable; use llm.generate(prompt) or llm.chat(messages)")
 
         def __getattr__(self, name: str) -> NoReturn:

@@ -95,7 +95,7 @@ class Toolbox:
         raise ToolError(f"unknown tool {name[:80]!r}; available tools: {names or 'none'}")
 
     def begin(self, call: ToolCall) -> Future[ToolResult]:
-        """Start a call; cancelling the future ends it. ToolError, immediately or as the result, if the call fails."""
+        """Start a call; cancelling the future ends it. Raise ToolError, here or as the future's error, if it fails."""
         tool = self.find(call.name)
         arguments = _arguments(call)
         return self._submit(self._connections[tool.server].call(tool.inner_name, arguments))
@@ -172,7 +172,7 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
 
 
 def _reject_constant(constant: str) -> None:
-    """ValueError: Python parses NaN and Infinity, but would send null to servers."""
+    """Raise ValueError, because Python parses NaN and Infinity, but would send null to servers."""
     raise ValueError(f"{constant} is not a valid JSON number")
 
 

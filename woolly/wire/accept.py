@@ -25,8 +25,8 @@ def greeted(
     """Yield authenticated connections with their client hosts, until `is_over`.
 
     The owner stops the iteration with `hang_up`. Each handshake runs on a separate thread, so silent clients do not
-    block others. `tell` receives a message for the first of several consecutive errors. `refuse` receives the host of a
-    rejected client and the reason.
+    block others. `tell` is called with a message for the first of several consecutive errors, `refuse` with the host of
+    a rejected client and the reason.
     """
     arrived: queue.SimpleQueue[tuple[Connection, str] | None] = queue.SimpleQueue()
     greeting: dict[socket.socket, None] = {}  # in order of arrival

@@ -67,7 +67,7 @@ class Connection:
             raise error if isinstance(error, ConnectionError) else LostConnection(str(error)) from None
 
     def send(self, message: WireMessage, patience: float = 30.0) -> None:
-        """Send a message; LostConnection if the peer reads nothing for `patience` seconds."""
+        """Send a message; raise LostConnection if the peer reads nothing for `patience` seconds."""
         self.send_all([message.parts()], patience)
 
     def send_all(self, messages: Sequence[Sequence[bytes | memoryview]], patience: float = 30.0) -> None:

@@ -67,4 +67,4 @@ class Link:
 
 
 def _wait(_: float) -> None:
-    """Continue to wait."""
+    """Do nothing, so that the connection continues to wait."""

@@ -48,11 +48,11 @@ class TranscriptionMixin:
         """Transcribe audio: a path, the bytes of a file, or an array with its sampling rate, (array, 16000).
 
         With `stream`, yield segments as soon as they are complete. `language` is a code or a name; by default it is
-        detected in the first window. `translate` translates into English. `prompt` is text before the audio, whose
-        spelling and style the model continues. `temperature` applies to all windows; by default it is 0 and rises if
-        the text of a window is repetitive or unlikely. With `condition_on_previous_text=False`, windows do not use
-        earlier text as context. `seed` applies to temperatures above 0. `word_timestamps` adds words with times to the
-        segments; Parakeet models always add them.
+        detected in the first window. `translate` requests a translation into English. `prompt` is text before the
+        audio, whose spelling and style the model continues. `temperature` applies to all windows; by default it is 0
+        and rises if the text of a window is repetitive or unlikely. With `condition_on_previous_text=False`, windows do
+        not use earlier text as context. `seed` applies to temperatures above 0. `word_timestamps` adds words with times
+        to the segments; Parakeet models always add them.
         """
         transcriber = self.new_transcriber(multimodal.read_audio(audio), **options)
         segments = self._transcribed(transcriber)

@@ -40,7 +40,7 @@ class WhisperTokens:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> WhisperTokens:
-        """Read the tokens of a vocabulary; raise ModelError if one is missing."""
+        """Read the tokens of a vocabulary; raise ModelError if a token is missing."""
         texts = {tokenizer.token_text(id): id for id in sorted(tokenizer.control_ids)}
         try:
             eot, sot, no_timestamps = (texts[f"<|{x}|>"] for x in ("endoftext", "startoftranscript", "notimestamps"))

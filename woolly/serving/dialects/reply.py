@@ -1,4 +1,4 @@
-"""Replies to chats: runs a neutral request and formats the answer for a dialect."""
+"""Replies to chats: runs a ChatRequest and formats the answer for a dialect."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ async def answer_chat(
 ) -> Response:
     """Return the reply to a chat, complete or streamed. `form` is available to the dialect in `ReplyContext.form`.
 
-    With `score_only`, the prompt is only computed for the cache. The contexts in `during` are closed when the answer
-    ends; if it fails to start, they stay with the caller. If the caller passes `admitted`, it must be part of `during`.
+    With `score_only`, no answer is generated, and the prompt is only computed to fill the cache. The contexts in
+    `during` are closed when the answer ends; if the answer fails to start, the caller must close them. If the caller
+    passes `admitted`, it must be part of `during`.
     """
     generator: Generator = connection.app.state.generator
 

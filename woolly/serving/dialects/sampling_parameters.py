@@ -86,9 +86,10 @@ class Sampling(_Options):
             raise invalid_param("reasoning_budget", "only chats support it; use POST /v1/chat/completions")
 
     def params(self, defaults: SamplingParams, **overrides: Any) -> SamplingParams:
-        """Return the engine's parameters from `Generator.defaults_for`; `overrides` are fields of SamplingParams.
+        """Return the engine's parameters; `defaults` are from `Generator.defaults_for`.
 
-        Overrides of None are ignored. Raises RequestError for invalid or contradictory values.
+        `overrides` are fields of SamplingParams; None values are ignored. Raises RequestError for invalid or
+        contradictory values.
         """
         if self.cache_prompt is False:
             ignore("cache_prompt")

@@ -22,7 +22,7 @@ from woolly.serving.errors import ApiError
 _ALGORITHM = "HS256"  # tokens with any other algorithm are invalid
 _MAX_TOKEN = 4096
 # PyJWT decodes base64 loosely. The two unused bits of an HS256 signature's last character must be 0, so that each
-# signature has only one spelling.
+# signature has only one encoding.
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
 _NEVER = 253_402_300_800  # the year 10000; datetime cannot represent it
 _MAX_USER = 200
@@ -54,7 +54,7 @@ class Authenticator:
     ) -> None:
         """`secret` signs tokens. None generates a random secret, so tokens become invalid when the process ends."""
         self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
-        # Other programs may know the secret to verify tokens, so digests of keys use a different one.
+        # Other programs may know the secret to verify tokens, so digests of keys use a different secret.
         self._pepper = hmac.new(self._secret, b"woolly: digests of keys", hashlib.sha256).digest()
         self._lifetime = lifetime
         self.issuer = issuer  # issuer of external tokens

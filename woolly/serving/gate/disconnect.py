@@ -49,7 +49,7 @@ class _Watched:
         route = asyncio.ensure_future(app(scope, self._next, pass_on))
         watch = asyncio.ensure_future(self._watch(route))
         try:
-            # The shield lets a server that stops reply with an error immediately, although a route that waits for a
+            # The shield lets a stopping server reply with an error immediately, although a route that waits for a
             # thread can end only with that thread.
             await asyncio.shield(route)
         except asyncio.CancelledError:

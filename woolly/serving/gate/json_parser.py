@@ -24,7 +24,7 @@ def _parse(body: bytes) -> Any:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_json", f"the body is not UTF-8 (byte {error.start}); send UTF-8") from None
-    # A dict keeps one of repeated keys, so that they are counted before it is made.
+    # A dict drops repeated keys, so the keys are counted before the dict is created.
     has_many = body.count(b":") > MAX_KEYS
     hook = _object if has_many else None
     try:

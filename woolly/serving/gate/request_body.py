@@ -57,8 +57,8 @@ class BodyBudget:
             self.n_held -= n_taken
             self._n_released += n_taken
             if self._n_released > _COLLECTED_BYTES:
-                # The garbage collector counts objects, not bytes: one cycle with a body would stay for thousands of
-                # requests.
+                # The garbage collector counts objects, not bytes: a reference cycle with a body would stay in memory
+                # for thousands of requests.
                 self._n_released = 0
                 gc.collect(1)
 

@@ -31,7 +31,7 @@ def client_of(connection: HTTPConnection) -> str:
 
 
 def owner_of(connection: HTTPConnection) -> str:
-    """Return the owner of a client's sessions and requests, its key or user; all clients share one without keys."""
+    """Return the owner of a client's sessions and requests: its key or user. Without keys, all clients share one."""
     return str(getattr(connection.state, "owner", ""))
 
 

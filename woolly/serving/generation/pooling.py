@@ -62,7 +62,7 @@ async def run_pooling(
     *,
     field: str,
 ) -> PoolingResult:
-    """Run texts through a model with one of the capabilities `can`; `field` is their name in the body.
+    """Run texts through a model with one of the capabilities `can`; `field` is the body field of the texts.
 
     `prepare` and `finish` run on a thread. Raises ApiError 400, with the names of suitable models, if the model lacks
     the capabilities.
@@ -111,7 +111,7 @@ async def run_pooling(
 
 
 async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:
-    """Return the model of a name. Raises ApiError if it has none of the capabilities."""
+    """Return the model with this name. Raises ApiError if it has none of the capabilities."""
     for one in can[:-1]:
         with suppress(ApiError):
             if one in (info := await models.resolve(name, one)).capabilities:

@@ -23,7 +23,7 @@ from woolly.serving.model_manager.loaded_model import ModelSlot
 _LOWEST = -(1 << 30)  # below the priority of batch rows
 
 # Tokens per request to the engine. Preemption loses the unfinished request, but smaller requests are slower. A model
-# with recurrent state stores one state per request and has space for few.
+# with recurrent state stores one state per request and has space for few states.
 _PIECE, _PIECE_OF_STATES = 4 * PAGE_SIZE, 16 * PAGE_SIZE
 _TAIL = 8  # tokens after the last page, which make the scheduler store the state at the page's end
 
@@ -94,7 +94,7 @@ def _count_found(request: Request, n_pages: int, engine: Engine) -> int:
 
 
 def _has_room(request: Request, engine: Engine) -> bool:
-    """Return True if the cache has free pages for a request that answers do not need."""
+    """Return True if the pages of a request may be prefetched; this evicts at most a quarter of the cache."""
     pages = engine.scheduler.pages
     found = pages.index.find(request.digests_to(request.n_reusable // PAGE_SIZE))
     return pages_for(len(request.context)) - len(found) <= pages.room_ahead(found)

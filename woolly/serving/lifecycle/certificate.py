@@ -39,7 +39,7 @@ class Certificate:
         """Reload the files for new connections. Raises RequestError as the constructor does."""
         cert, key = self.files
         _check_times(cert)
-        for context in (_new_context(), self.context):  # an error in the first leaves the second unchanged
+        for context in (_new_context(), self.context):  # if the new context fails, the current one is unchanged
             try:
                 # An empty password prevents OpenSSL from asking for one at the terminal.
                 context.load_cert_chain(cert, key, password=lambda: "")
@@ -79,7 +79,7 @@ def make_certificate(host: str, folder: Path) -> tuple[Path, Path]:
         return cert, key
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))  # private before it has the secret
+        os.close(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))  # private before the key is written
         try:
             import cryptography  # noqa: F401 - not a dependency of Woolly, but of many packages
         except ImportError:

@@ -224,7 +224,7 @@ class _Server(uvicorn.Server):
                 await models.load(name)
         except ApiError as error:
             message = error.message if name == models.main else f"--preload {name}: {error.message}"
-            if error.code == "insufficient_memory" and error.suggestion is not None:  # others are for clients
+            if error.code == "insufficient_memory" and error.suggestion is not None:  # others are meant for clients
                 message = f"{message}; {error.suggestion}"
             self._state.health.set("failed", message)
             # The cause has the flag as the user typed it.

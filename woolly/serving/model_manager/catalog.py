@@ -41,8 +41,8 @@ class ModelCatalog:
         """`main` may be anywhere, because the administrator chose it. All other files must be in the folder.
 
         With `follows_links`, symbolic links may lead out of the folder, because the administrator created them. `alias`
-        are names of `main`; as in llama-server, the alphabetically first is shown. `tags` describe `main`. `ctx` is the
-        context size for loading; None or 0 selects the preset's.
+        are names of `main`; as in llama-server, the alphabetically first name is shown. `tags` describe `main`. `ctx`
+        is the context size for loading; None or 0 selects the preset's.
         """
         self._main_names = tuple(sorted(alias))
         self._main_tags = tuple(tags)
@@ -55,7 +55,7 @@ class ModelCatalog:
             self._main_path = resolve(main)
             self.main = self._names(self._main_path)[0]
         self._cache: dict[tuple[Path, int, int], ModelInfo] = {}
-        self._bad: dict[tuple[Path, int, int], str] = {}  # with the reason
+        self._bad: dict[tuple[Path, int, int], str] = {}  # reason by file
         self._lock = threading.Lock()
         self._log_skipped()
 

@@ -1,4 +1,4 @@
-"""LoRA adapters that are added while the server runs, each with a model name of its own."""
+"""LoRA adapters that are added while the server runs, each with a separate model name."""
 
 from __future__ import annotations
 

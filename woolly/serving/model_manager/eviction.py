@@ -44,7 +44,7 @@ def choose_evictions(
 def check_reload(
     slot: ModelSlot, needs: MemoryEstimate, others: Sequence[ModelSlot], max_bytes: int | None = None
 ) -> None:
-    """Raise ApiError 503 if a loaded model could not be reloaded with other settings that need `needs`."""
+    """Raise ApiError 503 if a loaded model could not be reloaded with settings that require the memory `needs`."""
     evicted = [other for other in others if other is slot or other.state == "unloading" or other.is_idle]
     _check(slot, needs, others, evicted, max_bytes)
 

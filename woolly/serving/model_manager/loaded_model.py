@@ -42,7 +42,7 @@ class ModelSlot:
 
     @property
     def progress(self) -> float | None:
-        """Return the loaded share of the weights, or None if they are complete or the share is unknown."""
+        """Return the loaded share of the weights, or None if all weights are loaded or the share is unknown."""
         if self.llm is None or self.llm.is_closed:
             return None
         stats = self.llm.engine.program.weight_stats()

@@ -99,7 +99,7 @@ class ModelManager:
         return self.main is not None or bool(await self._resolver.usable())
 
     async def get(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return a model by name; "loaded" and "current" select the last used, None the default with the capability."""
+        """Return a model by name; "loaded" and "current" select the last used model, None the default."""
         return self._with_state(await self._resolver.find(name, capability))
 
     async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:

@@ -1,4 +1,4 @@
-"""Finds the model of a name, and the default model."""
+"""Finds models by name, and the default model."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Stats:
             work.prompt_seconds += seconds
 
     def count_read_ahead(self, state: str, n_tokens: int) -> None:
-        """Count a read-ahead task; `state` is how it ended."""
+        """Count a read-ahead task; `state` tells how the task ended."""
         self._ahead.labels(state).inc()
         self._ahead_tokens.inc(n_tokens)
 

@@ -11,8 +11,8 @@ from typing import Any
 # Results of the current request's answers; None outside of a request.
 answer_log: ContextVar[list[dict[str, Any]] | None] = ContextVar("woolly_answers", default=None)
 
-# Body fields, at the top level or in items of _LISTS, with keywords of an API. Elsewhere, such as in tool inputs, the
-# same names may have private text.
+# Body fields, at the top level or in items of _LISTS, with keywords of an API. Elsewhere, such as in tool inputs,
+# fields with the same names may have private text.
 _WORDS = frozenset(
     {"model", "role", "type", "tool_choice", "reasoning_effort", "effort", "service_tier", "encoding_format", "format"}
 )

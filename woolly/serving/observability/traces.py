@@ -1,7 +1,7 @@
 """OpenTelemetry spans and histograms of model requests (--otlp-endpoint).
 
-The semantic conventions for generative AI are still in development, so the use is minimal: the span is created when the
-request has ended. Spans contain no texts.
+The semantic conventions for generative AI are still in development, so this module uses few of them and creates the
+span when the request has ended. Spans contain no texts.
 """
 
 from __future__ import annotations

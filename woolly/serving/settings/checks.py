@@ -219,7 +219,7 @@ def has_replicas(settings: Settings) -> bool:
 
 
 def reads_ahead(settings: Settings) -> bool:
-    """Return True if prompts are computed while the user types. Replicas have separate caches, so they do not."""
+    """Return True if prompts are computed while the user types. Replicas have separate caches and do not read ahead."""
     return settings.read_ahead and not has_replicas(settings)
 
 

@@ -337,7 +337,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
 
     @property
     def request_ctx(self) -> int | None:
-        """Return the context size of one request, or None for the model's own."""
+        """Return the context size of one request, or None for the model's default."""
         if self.ctx_size is None or self.kv_unified:
             return self.ctx_size
         return max(1, self.ctx_size // int(self.parallel or 16))

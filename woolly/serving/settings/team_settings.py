@@ -107,7 +107,7 @@ class TeamSettings:
 
     @property
     def issuer(self) -> Issuer | None:
-        """Return the token checker of --oidc-issuer, with no keys fetched yet, or None without an issuer."""
+        """Return the token verifier of --oidc-issuer before its keys are fetched, or None without an issuer."""
         from woolly.serving.accounts.oidc import Issuer
 
         if self.oidc_issuer is None or self.oidc_audience is None:

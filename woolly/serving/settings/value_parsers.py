@@ -73,7 +73,7 @@ class Texts:
 
     @property
     def given_template(self) -> str | None:
-        """Return the template that replaces the model's own; reads --chat-template-file."""
+        """Return the template that replaces the model's template; reads --chat-template-file."""
         file = self.chat_template_file
         return self.template_source if file is None else _text_of("chat_template_file", file)
 
@@ -99,7 +99,7 @@ def _lines_of(name: str, path: Path | None) -> list[str]:
 def _secret_of(name: str, path: Path) -> str:
     text = _text_of(name, path).strip()
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        # Always from this line, so that Python shows the warning only once.
+        # All callers warn from this line, so that Python shows the warning only once.
         warnings.warn(f"other users can read the secret in {path}; run chmod 600", stacklevel=1)
     return text
 

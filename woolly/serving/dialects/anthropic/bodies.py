@@ -84,7 +84,7 @@ class CountBody(BaseModel):
         return schema
 
     def to_chat(self, params: SamplingParams, messages: Sequence[Message] | None = None) -> ChatRequest:
-        """Return the neutral chat of these messages, by default the body's."""
+        """Return the ChatRequest for these messages; the default is the messages of the body."""
         if self.mcp_servers:
             raise invalid_param(
                 "mcp_servers", "the server does not call tools itself; remove it, or send the tools in tools"

@@ -50,7 +50,7 @@ class Message(BaseModel):
 
 
 def read_messages(system: str | Sequence[Block] | None, messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Convert messages to neutral messages. Raises ApiError for unsupported fields."""
+    """Convert messages to messages of a ChatRequest. Raises ApiError for unsupported fields."""
     talk: list[chat.Message] = []
     blocks = [Block(type="text", text=system)] if isinstance(system, str) else list(system or ())
     texts = [_text(block, f"system.{i}") for i, block in enumerate(blocks)]

@@ -163,7 +163,7 @@ class ChatBody(ChatVendorFields, OpenAIBody):
     def to_chat(
         self, defaults: SamplingParams, messages: Sequence[Message] | None = None, **overrides: Any
     ) -> ChatRequest:
-        """Return the neutral request for these messages, by default the body's; `overrides` as in `params`."""
+        """Return the ChatRequest for these messages, by default the body's; `overrides` are those of `params`."""
         self.check()
         schema = None if self.response_format is None else self.response_format.wanted
         own = [name for name in _STRUCTURES if getattr(self, name) is not None]

@@ -17,7 +17,7 @@ class Envelope:
     """Id, type, time and model of a reply."""
 
     def __init__(self, prefix: str, kind: str, running: RunningRequest) -> None:
-        """`prefix` begins the id, `kind` is the `object` field. The running request can be found by the id."""
+        """`prefix` begins the id, `kind` is the `object` field. The id also identifies the running request."""
         running.reply_id = f"{prefix}-{secrets.token_urlsafe(22)}"
         self._fields: dict[str, Any] = {
             "id": running.reply_id,

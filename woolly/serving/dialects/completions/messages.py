@@ -69,7 +69,7 @@ class Message(BaseModel):
 
 
 def read_messages(messages: Sequence[Message]) -> tuple[chat.Message, ...]:
-    """Convert messages to neutral messages. Raises ApiError for unsupported fields."""
+    """Convert messages to messages of a ChatRequest. Raises ApiError for unsupported fields."""
     called = ""  # id of the last call in OpenAI's legacy format, which has no ids
     talk: list[chat.Message] = []
     for i, message in enumerate(messages):

@@ -153,7 +153,7 @@ class CountBody(Camel):
         return self.generation_config or GenerationConfig.model_validate({})
 
     def to_chat(self, defaults: SamplingParams) -> ChatRequest:
-        """Return the neutral chat."""
+        """Return the body as a ChatRequest."""
         config = self.config
         config.check()
         if self.cached_content:

@@ -64,7 +64,7 @@ class Content(Camel):
 
 
 def read_contents(system: str | Content | None, contents: Sequence[Content]) -> tuple[chat.Message, ...]:
-    """Convert messages to neutral messages. Raises ApiError for unsupported fields."""
+    """Convert messages to messages of a ChatRequest. Raises ApiError for unsupported fields."""
     talk: list[chat.Message] = []
     if system is not None:
         text = system if isinstance(system, str) else text_of(system, "systemInstruction")

@@ -48,7 +48,7 @@ class InferenceBody(ChatBody):
     def to_chat(
         self, defaults: SamplingParams, messages: Sequence[Message] | None = None, **overrides: Any
     ) -> ChatRequest:
-        """Return the neutral request, with Ole's aliases resolved."""
+        """Return the body as a ChatRequest, with Ole's aliases resolved."""
         return super().to_chat(defaults, messages, **self._renamed(), **overrides)
 
     def to_completion(self) -> CompletionBody:

@@ -1,4 +1,4 @@
-"""OPENAI: models, completions, embeddings, transcriptions, files and batches under /v1."""
+"""OpenAI's API: models, completions, embeddings, transcriptions, files and batches under /v1."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any

@@ -52,7 +52,7 @@ _REPLIES: dict[int | str, dict[str, Any]] = {200: {"model": TranscriptReply, "co
 
 @router.post("/v1/audio/transcriptions", responses=_REPLIES, response_model=None, openapi_extra=_BODY)
 async def transcribe(request: Request) -> Response:
-    """Transcribe audio in its own language; with `stream`, as server-sent events."""
+    """Transcribe audio in its original language; with `stream`, as server-sent events."""
     return await _answer(request, is_translation=False)
 
 
@@ -83,7 +83,7 @@ async def _answer(request: Request, *, is_translation: bool) -> Response:
             head, chunks = await open_chat(stack, request, dialect, chat, admitted, model=form.model, form=form)
         except ApiError as error:
             if error.param == "file":
-                await check_takes_audio(request, form.model)  # an open model may lack the projector of its folder
+                await check_takes_audio(request, form.model)  # a model may be loaded without its projector
             elif error.param in ("messages", "prompt"):  # the prompt is mostly audio
                 error.param = "file"
             raise

@@ -15,8 +15,9 @@ from woolly.serving.observability.logs import ignore
 async def find_audio_model(request: Request, name: str | None) -> tuple[str | None, bool]:
     """Return the name of the model that answers, and True if it is a speech-to-text model.
 
-    The name of an available model is returned unchanged. For no name or a built-in name of clients, such as whisper-1:
-    the loaded model or --model if it takes audio, else a speech-to-text model, else another audio model.
+    The name of an available model is returned unchanged. Without a name, or for a name that clients have built in, such
+    as whisper-1, the loaded model or --model is used if it supports audio, else a speech-to-text model, else another
+    audio model.
     """
     models: ModelManager = request.app.state.models
     name = None if name in RESERVED else name

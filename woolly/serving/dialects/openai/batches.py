@@ -46,7 +46,7 @@ async def create_batch(body: BatchBody, request: Request) -> dict[str, Any]:
 
 @router.get("/v1/batches")
 async def list_batches(request: Request, limit: int = 20, after: str | None = None) -> dict[str, Any]:
-    """Return the client's batches, latest first."""
+    """Return the client's batches, newest first."""
     found = await asyncio.to_thread(store_of(request).all_of, owner_of(request), "batch")
     batches = [worker_of(request).shown(batch) for batch in found if batch["endpoint"] != MESSAGES]
     ids = [batch["id"] for batch in batches]
@@ -73,5 +73,5 @@ async def delete_batch(id: str, request: Request) -> dict[str, Any]:
 
 @router.post("/v1/batches/{id}/cancel", response_model=None)
 async def cancel_batch(id: str, request: Request) -> dict[str, Any]:
-    """Cancel a batch; the answers so far become its output."""
+    """Cancel a batch; the existing answers become its output."""
     return shown(await worker_of(request).cancel(owner_of(request), id))

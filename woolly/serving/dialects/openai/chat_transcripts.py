@@ -57,7 +57,7 @@ async def full_reply(chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> Re
         seconds = sum(one.prepared.seconds for one in head.layout.media)
         reply["usage"] |= {"type": "duration", "seconds": math.ceil(seconds)}
         reply |= {"task": "translate" if form.is_translation else "transcribe", "duration": seconds}
-        # Chat models do not report the spoken language: the reply has it only if the form gave it.
+        # Chat models do not report the spoken language, so the reply has it only if the form specifies it.
         language = "english" if form.is_translation else form.language
         reply |= {} if language is None else {"language": language}
     return json_reply(reply)

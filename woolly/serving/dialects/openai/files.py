@@ -39,7 +39,7 @@ async def create_file(request: Request) -> dict[str, Any]:
 
 @router.get("/v1/files")
 async def list_files(request: Request) -> dict[str, Any]:
-    """Return the client's files, latest first."""
+    """Return the client's files, newest first."""
     found = await asyncio.to_thread(store_of(request).all_of, owner_of(request), "file")
     files = [shown(file) for file in found]
     return {"object": "list", "data": files, "has_more": False}

@@ -10,7 +10,7 @@ from email.policy import HTTP
 from woolly.serving.errors import ApiError
 
 _MAX_PARTS = 64
-_MAX_HEADER_BYTES = 8192  # bytes of the headers of a part
+_MAX_HEADER_BYTES = 8192  # maximum bytes of a part's headers
 _PLAIN = ("", "7bit", "8bit", "binary")  # transfer encodings without effect
 
 

@@ -47,7 +47,8 @@ class ReadAheadReply(BaseModel):
 async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     """Prefill the prompt of a message that the user is still typing; generate no answer.
 
-    It runs only while no answer does, and never loads a model. Its tokens count for the API key; it is not a request.
+    The prefill runs only while no answer is running, and never loads a model. Its tokens count toward the limits of the
+    API key, but the call does not count as a request.
     """
     state = request.app.state
     generator: Generator = state.generator

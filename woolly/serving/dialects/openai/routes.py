@@ -34,7 +34,7 @@ async def complete(body: CompletionBody, request: Request) -> Response:
 
 
 def _check_bias(body: OpenAIBody) -> None:
-    """Reject text keys in logit_bias, as OpenAI does; llama-server's form is a list of pairs."""
+    """Reject keys other than token ids in logit_bias, as OpenAI does; llama-server's format is a list of pairs."""
     if not isinstance(body.logit_bias, dict):
         return
     for key in body.logit_bias:

@@ -82,7 +82,7 @@ class TranscriptForm:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Form without the audio, as kept by --keep-requests."""
+        """Form without the audio, as recorded by --keep-requests."""
         return {
             "model": self.model,
             "prompt": self.prompt,
@@ -98,9 +98,9 @@ class TranscriptForm:
 def read_transcript_form(
     fields: Mapping[str, tuple[str | None, bytes]], *, is_translation: bool = False, has_timestamps: bool = False
 ) -> TranscriptForm:
-    """Return the form. ApiError 400 names an invalid or unsupported field.
+    """Return the form. Raises ApiError 400 for an invalid or unsupported field.
 
-    `has_timestamps`: the model returns timestamps. Unknown fields are listed in the header x-woolly-ignored.
+    `has_timestamps` is True if the model returns timestamps. Unknown fields are listed in the header x-woolly-ignored.
     """
     texts: dict[str, str] = {}
     times: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ def read_transcript_form(
 
 
 def _times(text: str, fields: Mapping[str, tuple[str | None, bytes]], *, has_timestamps: bool) -> tuple[str, ...]:
-    """Return the granularities; ApiError 400 unless the model and the format support timestamps."""
+    """Return the granularities; raise ApiError 400 unless the model and the format support timestamps."""
     wanted = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if not wanted or not set(wanted) <= {"segment", "word"}:
         raise invalid_param(_TIMES, f"expected word, segment or both, but got {text[:40]!r}")

@@ -65,7 +65,7 @@ async def answer_later(
 async def stream_again(request: Request, id: str, starting_after: int | None) -> Response:
     """Return the events of a background response after an event number, until it ends.
 
-    Raises ApiError 400 if the events are not stored, as for other responses.
+    Raises ApiError 400 if the events are not stored; only background responses store them.
     """
     streams: ResumableStreams = request.app.state.streams
     kept = streams.get(id, owner_of(request))

@@ -143,7 +143,7 @@ class ResponseBody(Sampling):
         return read_tools(self.tools or ())
 
     def to_chat(self, defaults: SamplingParams, items: Sequence[dict[str, Any]], toolbox: RequestTools) -> ChatRequest:
-        """Return the neutral request for these items."""
+        """Return the ChatRequest for these items."""
         self.check()
         talk = read_items(items)
         if self.instructions:

@@ -110,7 +110,7 @@ def recent_questions(items: Sequence[Data], ctx: int) -> list[Data]:
 
 
 class NoteOutput(Output):
-    """The only item of a compaction, without reasoning and calls."""
+    """Output of a compaction: a single item, without reasoning and calls."""
 
     def __init__(self, head: ReplyContext) -> None:
         super().__init__(head)

@@ -109,7 +109,7 @@ class ConversationStore:
         self._add(conversation, items)
 
     def remove(self, owner: str, id: str, item_id: str) -> StoredConversation:
-        """Removes an item."""
+        """Remove an item."""
         item = self.item(owner, id, item_id)
         conversation = self.get(owner, id)
         del conversation.items[item_id]

@@ -126,7 +126,7 @@ async def retrieve(
 
 
 async def delete(id: str, request: Request) -> Data:
-    """Delete a stored response. 409 if it is running."""
+    """Delete a stored response; a running response returns 409."""
     store_of(request).delete(owner_of(request), id)
     return {"id": id, "object": "response", "deleted": True}
 

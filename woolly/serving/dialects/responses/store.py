@@ -60,7 +60,7 @@ class ResponseStore:
     def running(
         self, owner: str, response: Data, items: list[Data], cancel: Callable[[], None]
     ) -> Iterator[Callable[[], bool]]:
-        """Register a running response while the block runs; yield a function that tells if it was cancelled.
+        """Register a running response while the block runs; yield a function that returns True after a cancellation.
 
         `items` is the input. A nested block replaces the response, for example when a queued response starts.
         """
@@ -139,7 +139,7 @@ class ResponseStore:
     def conversation(self, owner: str, id: str) -> list[Data]:
         """Return the items of a response and of all previous responses, oldest first.
 
-        ApiError 400 if one is missing.
+        Raises ApiError 400 if a response is missing.
         """
         turns: list[list[Data]] = []
         at: str | None = id

@@ -97,8 +97,8 @@ def _function(spec: Mapping[str, Any], where: str) -> Tool:
 def _custom(spec: Mapping[str, Any], where: str) -> Tool:
     """Convert a tool with free text input to a function with one argument.
 
-    A regular expression constrains the text. A Lark grammar cannot be enforced inside a JSON string, so the model only
-    reads it.
+    A regular expression constrains the text. A Lark grammar cannot be enforced inside a JSON string, so it is only part
+    of the prompt.
     """
     format = spec.get("format")
     format = format if isinstance(format, Mapping) else {}
