@@ -1,4 +1,4 @@
-"""CONVERSATIONS: the neutral request, its layout as a prompt, and the events of an answer."""
+"""Chat: requests independent of any API, prompt formatting, and events of an answer."""
 
 from typing import TYPE_CHECKING
 

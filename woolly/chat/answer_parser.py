@@ -1,4 +1,4 @@
-"""Parser of one answer: turns its text into events, as it arrives."""
+"""Streaming parser that turns the text of an answer into events."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class AnswerParser:
-    """Splits reasoning and calls from the text. How the text is cut into pieces does not change what comes out."""
+    """Splits reasoning and calls from the text. The events do not depend on how the text is divided into chunks."""
 
     def __init__(
         self, splitter: ReasoningSplitter | ChannelSplitter, parser: ToolParser | None, opened: str = ""
     ) -> None:
-        """`parser` None: calls are text. `opened` is the part of a call's marker that the prompt ends with."""
+        """Without a `parser`, calls are text. `opened` is the part of a call's marker that the prompt ends with."""
         self._splitter = splitter
         self._parser = parser
         self._opened = opened
 
     def push(self, text: str) -> list[Event]:
-        """Returns the events that the next piece of text completes."""
+        """Return the events that the next chunk of text completes."""
         return self._read(self._splitter.push(text))
 
     def finish(self, reason: Reason, usage: Usage, stop: str | int | None = None) -> list[Event]:
-        """Returns the events of text that was held back, and the end. `reason` is the engine's."""
+        """Return the events of buffered text and the final event. `reason` is the engine's finish reason."""
         events = self._read(self._splitter.finish())
         if self._parser is not None:
             events += self._parser.finish()

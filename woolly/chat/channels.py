@@ -1,4 +1,4 @@
-"""The ChannelSplitter: splits an answer of messages, each with a channel, as gpt-oss models write them (harmony)."""
+"""ChannelSplitter: splits answers whose messages each have a channel, such as those of gpt-oss (harmony format)."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ _MAX_HEADER = 256
 
 
 class ChannelSplitter:
-    """Splits character by character, so that how the text is cut into pieces changes nothing.
+    """Splits character by character, so the result does not depend on how the text is divided into chunks.
 
-    The channel `analysis` is reasoning, a message to a function is a call, and the rest is text. A call stays in the
-    text, with its header in the one form that a ToolParser reads. Text without a header is an answer too.
+    The channel `analysis` is reasoning, a message to a function is a call, and all other messages are text. A call
+    stays in the text, and its header is normalized to the form that ToolParser reads. Text without a header is also an
+    answer.
     """
 
     has_header = True  # of each message
 
     def __init__(self, *, is_open: bool = False) -> None:
-        """`is_open`: the prompt ends with the header of reasoning."""
+        """`is_open` is True if the prompt ends with the header of a reasoning message."""
         self._kind: Literal["reasoning", "text", "call"] = "reasoning" if is_open else "text"
         self._state = self._inside if is_open else self._before
-        self._buffer = ""  # a header, or what may be the beginning of a mark
+        self._buffer = ""  # a header, or text that may be the beginning of a marker
         self._out: dict[str, list[str]] = {"reasoning": [], "text": []}
         self._shown: set[str] = set()  # kinds of which a message was shown
         self._space = ""  # between two messages of one kind
 
     def push(self, text: str) -> Split:
-        """Returns what the next piece of the answer completes."""
+        """Return the parts that the next chunk of the answer completes."""
         for character in text:
             self._state(character)
         return self._take()
 
     def finish(self) -> Split:
-        """Returns what was held back, at the end of the answer; a header that does not end is dropped."""
+        """Return the buffered text at the end of the answer. An incomplete header is dropped."""
         if self._state == self._inside or "<|" not in self._buffer:
             self._show(self._buffer)
         self._buffer = ""
@@ -67,7 +68,7 @@ class ChannelSplitter:
             self._open("text")
 
     def _open(self, kind: Literal["reasoning", "text", "call"]) -> None:
-        """Begins a message; what is held is its text."""
+        """Begin a message. The buffered text is its beginning."""
         self._kind = kind
         self._space = "\n\n" if kind in self._shown else ""
         self._state = self._inside

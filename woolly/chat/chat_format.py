@@ -1,4 +1,4 @@
-"""The layout of a chat: the prompt, what the model may answer, and how the answer is read."""
+"""Chat format: the prompt, the grammar of the answer, and the parser of the answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CHATML_END = "<|im_end|>"
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A conversation as a prompt, and how its answers are read."""
+    """Prompt of a conversation, and the format of its answers."""
 
     text: str  # the prompt
     params: SamplingParams  # those of the request, with the grammar that tools or a schema need
@@ -60,11 +60,11 @@ class ChatFormat:
     beginning: SystemPrefix | None = field(default=None, compare=False, repr=False)
 
     def shared_length(self) -> int:
-        """Returns how many characters of the text are system prompt and tools, which it renders once more."""
+        """Return the length of the system prompt and tools in the text, in characters. Renders both again."""
         return 0 if self.beginning is None else self.beginning.length(self.text)
 
     def parser(self) -> AnswerParser:
-        """Returns a reader for one of the answers."""
+        """Return a parser for one of the answers."""
         parser = None
         if self.format is not None:
             parser = ToolParser(self.format, self.choice.callable, max_calls=None if self.choice.is_parallel else 1)
@@ -78,10 +78,10 @@ class ChatFormat:
 def format_chat(
     request: ChatRequest, template: ChatTemplate, tokenizer: Tokenizer, modalities: Modalities | None = None
 ) -> ChatFormat:
-    """Renders the conversation, once, and decides how it is answered. A long one takes a while, so do its images.
+    """Render the conversation and determine the format of its answers. Long conversations and images take time.
 
-    TemplateError if the template rejects the conversation; RequestError if it lacks what the request asks for, or if
-    the model does not support images.
+    Raises TemplateError if the template rejects the conversation, and RequestError if the template or the model does
+    not support a feature of the request, such as images.
     """
     choice = request.tools
     is_calling = choice.mode != "none"
@@ -90,7 +90,7 @@ def format_chat(
     check_roles(request.messages, source)
     known = find_template_format(template, tokenizer)
     _check_effort(request.reasoning.effort, known)
-    request = _opened(request, tokenizer, modalities)  # what costs nothing to refuse is refused before
+    request = _opened(request, tokenizer, modalities)  # cheap checks come first
     items = process_media(request.messages, modalities, request.media_cache)
     format = known.calls if is_calling else None
     if format is not None and choice.is_enforced:
@@ -101,7 +101,7 @@ def format_chat(
     structure = _structure(request, format, marks, is_reasoning, tokenizer)
     stops = _stops(request.params, template, tokenizer)
     params = request.params
-    if structure or stops != params.stop:  # a copy is checked once more, field by field
+    if structure or stops != params.stop:  # a copy would be validated again, field by field
         params = replace(params, stop=stops, **structure)
     shown_marks = [] if format is None else markers_of(format)
     is_split = request.reasoning.is_split is not False
@@ -124,10 +124,10 @@ def format_chat(
 
 
 def _opened(request: ChatRequest, tokenizer: Tokenizer, modalities: Modalities | None) -> ChatRequest:
-    """Returns the request with its files as text and images."""
+    """Return the request with its files converted to text and images."""
     if not has_media(request.messages):
         return request
-    from woolly.chat.files import open_files  # reads PDF files and videos, which few conversations have
+    from woolly.chat.files import open_files  # imported late: few conversations have PDF files or videos
 
     most, allows = request.pdf_pages, request.allows_remote
     return replace(request, messages=open_files(request.messages, modalities, tokenizer, most, allows_remote=allows))
@@ -141,9 +141,9 @@ def render_prompt(
     *,
     begins_answer: bool = True,
 ) -> str:
-    """Returns the prompt of a conversation; without `begins_answer` it ends with the last message.
+    """Return the prompt of a conversation. Without `begins_answer`, the prompt ends with the last message.
 
-    In place of an image is the mark that the template writes for it; no image is read, but files are.
+    Images are not read: the prompt has the template's placeholder for each image. Files are read.
     """
     template = template.for_tools if request.tools.mode != "none" else template
     known = find_template_format(template, tokenizer)
@@ -162,7 +162,7 @@ def _render(
     *,
     begins_answer: bool = True,
 ) -> tuple[str, bool]:
-    """Returns the prompt, and whether it ends within reasoning."""
+    """Return the prompt, and True if it ends within reasoning."""
     messages = place_results(escape_results(name_results(request.messages), tokenizer))
     if request.tell_schema and (schema := request.shown_schema) is not None:
         from woolly.chat.schema_prompt import add_schema
@@ -194,14 +194,14 @@ def _render(
 
 
 def _with_marks(request: ChatRequest, template: ChatTemplate, modalities: Modalities | None) -> ChatRequest:
-    """Returns the request with its images as the template shows them."""
+    """Return the request with the images in the form that the template expects."""
     if modalities is None or not has_media(request.messages):
         return request
     return replace(request, messages=tuple(insert_placeholders(request.messages, template, modalities)))
 
 
 def _as_budgeted(request: ChatRequest, known: TemplateFormat) -> ChatRequest:
-    """Returns the request with the budget that its effort means, and without thoughts if their budget is 0."""
+    """Return the request with the reasoning budget for its effort. A budget of 0 disables reasoning."""
     effort, params, marks = request.reasoning.effort, request.params, known.reasoning
     if marks is None:
         return request
@@ -221,7 +221,8 @@ def _reasoning_markers(
 
 
 def _must_close(request: ChatRequest, known: TemplateFormat) -> bool:
-    """Return True if the prompt must end with an empty thought: none is wanted, and the template has no switch."""
+    """Return True if the prompt must end with empty reasoning: reasoning is disabled, but the template has no
+    switch."""
     is_off = request.reasoning.effort == "none" and known.reasoning is not None and not known.reasoning.has_channels
     return is_off and known.switch is None
 
@@ -229,13 +230,13 @@ def _must_close(request: ChatRequest, known: TemplateFormat) -> bool:
 def _structure(
     request: ChatRequest, format: Format | None, marks: ReasoningFormat | None, is_open: bool, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Returns the grammar that tools or a schema ask for, as a field of SamplingParams."""
+    """Return the grammar required by tools or a schema, as a field of SamplingParams."""
     choice, schema = request.tools, request.schema
     if schema is None and (format is None or not choice.is_enforced):
         return {}
-    from woolly.chat.tools.grammar import answer_grammar, call_grammar  # most answers are free
+    from woolly.chat.tools.grammar import answer_grammar, call_grammar  # most answers have no grammar
 
-    # A grammar begins where the reasoning does, even if reasoning is not split off.
+    # A grammar includes the reasoning, even if the reasoning is not split from the answer.
     if format is not None and (choice.is_enforced or schema is not None):
         return {"lark": call_grammar(choice, format, tokenizer, marks=marks, is_open=is_open, answer=schema)}
     assert schema is not None
@@ -245,7 +246,7 @@ def _structure(
 
 
 def _variables(request: ChatRequest, source: str, known: TemplateFormat) -> dict[str, Any]:
-    """Returns the template's switches, with the one that sets the effort of reasoning."""
+    """Return the template variables of the request, including the reasoning effort."""
     variables, effort = dict(request.variables), request.reasoning.effort
     never_thinks = known.reasoning is None and "enable_thinking" not in source
     if never_thinks and variables.get("enable_thinking") is False:
@@ -262,7 +263,7 @@ def _variables(request: ChatRequest, source: str, known: TemplateFormat) -> dict
 
 
 def _check_effort(effort: str | None, known: TemplateFormat) -> None:
-    """Refuses an effort without a switch that cannot be kept otherwise: by a thought of nothing, or by a budget."""
+    """Raise RequestError if neither the template, nor empty reasoning, nor a budget can implement the effort."""
     if effort is None or known.switch is not None:
         return
     marks = known.reasoning
@@ -277,7 +278,8 @@ def _check_effort(effort: str | None, known: TemplateFormat) -> None:
 
 
 def _stops(params: SamplingParams, template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Returns the stop strings. If ChatML stands in for a missing template, its end mark may be text to the model."""
+    """Return the stop strings. If ChatML replaces a missing template, its end marker may be plain text in the
+    vocabulary."""
     if not template.is_fallback or _CHATML_END in params.stop:
         return params.stop
     is_token = len(tokenizer.encode(_CHATML_END, add_special=False, parse_special=True)) == 1

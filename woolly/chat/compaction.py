@@ -21,7 +21,7 @@ COMPACTION_PROMPT = (
     " matter, what is done, and what is left to do. Be brief and exact. Answer with the note alone; call no tool."
 )
 _HEAD = "What was said before is removed. This is the note that you wrote of it:\n\n"
-_MAX_SUMMARY_TOKENS = 1024  # tokens that a note may take, at most a quarter of the context
+_MAX_SUMMARY_TOKENS = 1024  # maximum tokens of a summary, which also takes at most a quarter of the context
 
 
 def summary_text(note: str) -> str:
@@ -37,9 +37,8 @@ def max_summary_tokens(ctx: int) -> int:
 def compaction_request(chat: ChatRequest, room: int) -> ChatRequest:
     """Return the request for a summary of a conversation, at most `room` tokens long.
 
-    Tools and a schema that the prompt says stay there, so that the cache still has the conversation; nothing binds the
-    form of a note. Thoughts take at most half of the room: else a model that thinks would spend it before the first
-    word of the note.
+    Tools and a schema in the prompt stay there, so that the prompt cache can be used, but no grammar applies to the
+    summary. Reasoning takes at most half of the tokens; otherwise, none might be left for the summary.
     """
     limit, thinks = chat.params.max_tokens, chat.params.reasoning_budget
     most = room if limit is None else min(room, limit)
@@ -60,15 +59,15 @@ def compaction_request(chat: ChatRequest, room: int) -> ChatRequest:
         schema=None,
         tell_schema=False,
         continue_final=False,
-        media_cache=MediaCache(),  # a conversation that is too long is laid out again and again
+        media_cache=MediaCache(),  # a conversation that is too long is formatted repeatedly
     )
 
 
 def without_oldest(messages: Sequence[Message]) -> tuple[Message, ...] | None:
-    """Drop the oldest quarter of a conversation that is too long to summarize; None if nothing can be dropped.
+    """Drop the oldest quarter of a conversation that is too long to summarize. Return None if nothing can be dropped.
 
-    The system prompt, the first question and the last message stay; of the rest the oldest quarter goes, and results
-    of tools go with their calls.
+    The system prompt, the first question and the last message stay. The oldest quarter of the other messages is
+    dropped, and tool results are dropped together with their calls.
     """
     head = next((i + 1 for i, message in enumerate(messages) if message.role == "user"), 0)
     rest = messages[head:-1]

@@ -1,4 +1,4 @@
-"""The Continuation: a prompt that ends within the assistant's last message, so that the answer goes on from there."""
+"""Continuation: a prompt that ends within the assistant's last message, which the answer continues."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Continuation:
-    """A conversation with a mark in place of the text that is continued.
+    """Conversation with a marker in place of the text to continue.
 
-    The prompt is cut at the mark, not at the text: many templates strip the text of a message or split it.
+    The prompt is cut at the marker instead of at the text, because many templates strip or split the text of a message.
     """
 
     messages: tuple[Message, ...]
     mark: str
     text: str
-    is_reasoning: bool  # the text is reasoning that has not ended
+    is_reasoning: bool  # the text is unfinished reasoning
 
     @classmethod
     def of(cls, messages: Sequence[Message], marks: ReasoningFormat | None) -> Continuation:
-        """Reads the last message; a text that begins with the start mark of reasoning holds reasoning."""
+        """Read the last message. Text that begins with the start marker of reasoning contains reasoning."""
         last = messages[-1]
         if last.role != "assistant" or last.calls:
             what = "holds calls" if last.role == "assistant" else f"is of role {last.role[:40]!r}"
@@ -37,7 +37,7 @@ class Continuation:
                 field="continue_final",
             )
         text, reasoning, has_ended = last.text, last.reasoning, bool(last.text)
-        if isinstance(last.content, tuple):  # paragraphs, as llama-server has it
+        if isinstance(last.content, tuple):  # joined as paragraphs, as in llama-server
             text = "\n\n".join(part.text for part in last.content if isinstance(part, TextPart))
         if marks is not None and not reasoning and text.lstrip().startswith(marks.start):
             thought, end, text = text.lstrip().removeprefix(marks.start).partition(marks.end)
@@ -50,7 +50,7 @@ class Continuation:
         return cls((*messages[:-1], marked), mark, text, False)
 
     def cut(self, rendered: str) -> str:
-        """Returns the prompt up to the end of the text."""
+        """Return the prompt up to the end of the text."""
         before, mark, _ = rendered.rpartition(self.mark)
         if not mark:
             what = "the reasoning of the last message" if self.is_reasoning else "the last message"

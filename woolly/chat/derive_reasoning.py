@@ -1,4 +1,4 @@
-"""Derivation of reasoning markers: what is before and after reasoning, read from rendered conversations."""
+"""Derivation of reasoning markers, the strings before and after reasoning, from rendered conversations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class DerivedReasoning:
 
 
 def derive_reasoning(template: ChatTemplate, probe: TemplateProbe) -> DerivedReasoning:
-    """Return the reasoning markers of a template: derived from what it renders, else of the table of families."""
+    """Return the reasoning markers of a template: derived from rendered conversations, or else from the table of
+    families."""
     said, prompt = probe.answer(TEXT), probe.prompt()
     for field, thought in _thoughts(template):
         for calls in ((), _CALL):
@@ -52,7 +53,7 @@ def derive_reasoning(template: ChatTemplate, probe: TemplateProbe) -> DerivedRea
 
 
 def _thoughts(template: ChatTemplate) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
-    """Return the forms in which a message may hold reasoning, with the name of the field."""
+    """Return the possible forms of a message with reasoning, with the field name of each."""
     for field in REASONING_FIELDS:
         if re.search(rf"\b{field}\b", template.source):
             yield field, {field: THOUGHT}
@@ -65,7 +66,7 @@ def _thoughts(template: ChatTemplate) -> Iterator[tuple[str | None, Mapping[str,
 
 
 def _paired(before: str, after: str, prompt: str, n_marks: int) -> ReasoningFormat | None:
-    """Return the fewest markers next to the reasoning that share a word, as a start and its end do."""
+    """Return the fewest markers around the reasoning that share a word, like a start tag and its end tag."""
     starts, ends = marks_in(before), marks_in(after)
     roles = {"assistant"} | _words(_header_of_user(prompt))
     for n in range(1, min(len(starts), len(ends), n_marks) + 1):
@@ -78,7 +79,8 @@ def _paired(before: str, after: str, prompt: str, n_marks: int) -> ReasoningForm
 def _headed(
     before: str, after: str, prompt: str, probe: TemplateProbe, thought: Mapping[str, Any]
 ) -> ReasoningFormat | None:
-    """Return markers that do not look alike: a header that the prompt lacks or ends with, and text that follows."""
+    """Return markers without a shared word: a header that may be the end of the prompt, and the text after the
+    reasoning."""
     if before.startswith(prompt):
         start = before[len(prompt) :].strip()
     else:
@@ -97,7 +99,7 @@ def _headed(
 
 
 def _with_answer(marks: ReasoningFormat, said: str, probe: TemplateProbe) -> ReasoningFormat:
-    """Return the markers with what is around a text that answers."""
+    """Return the markers, including the strings around the text of an answer."""
     at = said.rfind(TEXT)
     if at < 0:
         return marks
@@ -114,13 +116,14 @@ def _with_answer(marks: ReasoningFormat, said: str, probe: TemplateProbe) -> Rea
 
 
 def _header(said: str, prompt: str) -> ReasoningFormat | None:
-    """Return what a text begins with behind the prompt, as a name of who is spoken to; None if with nothing."""
+    """Return the header of an answer after the prompt, such as the name of the recipient, or None if there is no
+    header."""
     head = said[len(prompt) : said.rfind(TEXT)] if TEXT in said and said.startswith(prompt) else ""
     return ReasoningFormat("", "", answer=head) if head.strip() else None
 
 
 def _header_of_user(prompt: str) -> str:
-    """Return the end of the text before a user's message."""
+    """Return the end of the string before a user's message."""
     before = prompt[: prompt.rfind(USER)][-_MAX_HEADER:]
     marks = marks_in(before)[-2:]
     return before[marks[0].start() :] if marks else ""

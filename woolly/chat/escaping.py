@@ -1,6 +1,6 @@
-"""Texts that a stranger may have written, without control tokens: results of tools, and what tools say of themselves.
+"""Removal of control tokens from untrusted text: tool results and tool descriptions.
 
-A page that a tool fetched could otherwise end its message and go on as the system.
+Otherwise, a page that a tool has fetched could end its message and continue with a system message.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 def escape_results(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[Message, ...]:
-    """Returns the messages without control tokens in the results of calls."""
+    """Return the messages without control tokens in tool results."""
     return tuple(_plain(message, tokenizer) if message.role == "tool" else message for message in messages)
 
 
 def escape_tools(tools: Sequence[Tool], tokenizer: Tokenizer) -> tuple[Tool, ...]:
-    """Returns the tools without control tokens in their descriptions. Names and values stay: calls must match them."""
+    """Return the tools without control tokens in their descriptions. Names and values are unchanged because calls must
+    match them."""
     return tuple(
         replace(
             tool,

@@ -1,4 +1,4 @@
-"""Events: what an answer is made of, in the order in which it arrives."""
+"""Events of a streamed answer."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ Reason = Literal["stop", "length", "tool_calls", "cancelled", "error"]
 
 @dataclass(frozen=True)
 class Reasoning:
-    """More of what the model thinks before it answers."""
+    """Chunk of reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Text:
-    """More text of the answer itself."""
+    """Chunk of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CallStart:
-    """A call begins: its name is known, its arguments follow."""
+    """Start of a call, whose arguments follow."""
 
-    index: int  # among the calls of one answer
+    index: int  # number of the call in the answer
     id: str
     name: str
 
 
 @dataclass(frozen=True)
 class CallArguments:
-    """More characters of the JSON text of a call's arguments."""
+    """Chunk of a call's arguments, as JSON text."""
 
     index: int
     text: str
@@ -44,16 +44,16 @@ class CallArguments:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one answer."""
+    """Token counts of one answer."""
 
     n_prompt: int
-    n_cached: int  # tokens of the prompt that the cache held
+    n_cached: int  # cached tokens of the prompt
     n_answer: int
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of an answer: the last event."""
+    """End of an answer, always the last event."""
 
     reason: Reason
     usage: Usage
@@ -65,7 +65,7 @@ Event = Reasoning | Text | CallStart | CallArguments | Finished
 
 @dataclass(frozen=True)
 class Parts:
-    """The events of one answer, joined by kind."""
+    """Complete answer, with the events of each kind joined."""
 
     text: str = ""
     reasoning: str = ""
@@ -73,7 +73,7 @@ class Parts:
 
 
 def gather(events: Iterable[Event]) -> Parts:
-    """Joins the events of one answer."""
+    """Join the events of one answer."""
     text: list[str] = []
     reasoning: list[str] = []
     starts: list[CallStart] = []

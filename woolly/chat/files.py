@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from woolly.chat.media import Modalities
     from woolly.tokens import Tokenizer
 
-_READING = 60.0  # seconds for all files of a conversation: they hold up the images of all clients
-_FETCHING = 30.0  # seconds for what other servers give of them
+_READING = 60.0  # seconds for all files of a conversation, because decoding delays the images of all clients
+_FETCHING = 30.0  # seconds for downloads from other servers
 _MAX_VIDEOS = 4
 
 Input = TypeVar("Input", FileInput, VideoInput)
@@ -33,11 +33,12 @@ def open_files(
     *,
     allows_remote: bool = False,
 ) -> tuple[Message, ...]:
-    """Returns the messages with the pages of PDF files, and the frames of videos, in place of the files.
+    """Return the messages with PDF files replaced by their pages and videos by their frames.
 
-    A page is its text, if it has some, and its image, if the model sees. RequestError if a file cannot be read, if
-    all have more than `most` pages, or if a model that sees nothing gets one without text; with the code "busy" if
-    their turn does not come in time. Those of other servers are fetched if `allows_remote`.
+    A page becomes its text, if there is any, and its image, if the model supports images. Files on other servers are
+    fetched if `allows_remote`. Raises RequestError if a file cannot be read, if all files together have more than
+    `most` pages, or if a page has no text and the model does not support images. The error's code is "busy" if no
+    decoder becomes free in time.
     """
     _check_videos(messages)
     taken, deadline = FileUsage(), time.monotonic() + _READING
@@ -66,13 +67,13 @@ def open_files(
 
 @dataclass
 class _Fetches:
-    """Files and videos of other servers, as far as the server's operator and the time of a conversation allow."""
+    """Downloads of files and videos from other servers, with the time limit of a conversation."""
 
     is_allowed: bool
     left: float = _FETCHING
 
     def local(self, given: Input) -> Input:
-        """Returns what was given with its bytes, if it must be fetched and may be; who reads it refuses it else."""
+        """Return the input with its bytes if it is remote and may be fetched. Other inputs are returned unchanged."""
         if not (self.is_allowed and given.is_remote):
             return given
         begun = time.monotonic()
@@ -90,19 +91,19 @@ def _check_videos(messages: Sequence[Message]) -> None:
 
 
 def _shown(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
-    """Returns each page as its text and its image."""
+    """Return the text and the image of each page."""
     parts: list[Part] = []
     for page in pages:
         head = f"[{_title(file, page, len(pages))}]\n"
         text = f"{page.text}\n" if page.text else ""
-        parts.append(TextPart(tokenizer.break_marks(head + text)))  # strangers write files, as results of tools
+        parts.append(TextPart(tokenizer.break_marks(head + text)))  # files are untrusted, like tool results
         if page.compressed:
             parts.append(ImagePart(ImageInput(page, where=file.where)))
     return parts
 
 
 def _as_text(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> list[Part]:
-    """Returns the text of each page, for a model that sees nothing."""
+    """Return the text of each page, for a model without image support."""
     if not any(page.text for page in pages):
         raise file.request_error(
             f"{file.shown_name[:80]} has no text, only images of its pages, and this model does not support images;"
@@ -116,7 +117,7 @@ def _as_text(file: FileInput, pages: Sequence[Page], tokenizer: Tokenizer) -> li
 
 
 def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, fetches: _Fetches) -> list[Part]:
-    """Returns frames with their times, in the words of the family's processor, or as one image of them all."""
+    """Return the frames with their times in the format of the family's processor, or all frames as one image."""
     if modalities is None or modalities.vision is None:
         raise video.request_error("this model does not support images, and so no videos; choose a model that does")
     try:
@@ -133,7 +134,7 @@ def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, f
 
 
 def _smolvlm_text(seen: Video) -> list[str]:
-    """Returns the text before each frame."""
+    """Return the text before each frame."""
     minutes, seconds = divmod(int(seen.seconds), 60)
     length = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     number = _words(len(seen.frames))
@@ -152,7 +153,7 @@ _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 
 
 def _words(n: int) -> str:
-    """Returns a number from 1 to 99 in words."""
+    """Return a number from 1 to 99 in words."""
     if n < 20:
         return _ONES[n] if n < 10 else _TEENS[n - 10]
     tens = _TENS[n // 10 - 2]
@@ -164,6 +165,6 @@ def _title(file: FileInput, page: Page, n_pages: int) -> str:
 
 
 def _content(parts: Sequence[Part]) -> str | tuple[Part, ...]:
-    """Returns parts as one text if there is nothing else: some templates take nothing else."""
+    """Return the parts joined as one string if all are text, because some templates only accept a string."""
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)

@@ -1,4 +1,4 @@
-"""Sight: images and audio of a conversation, as its chat template shows them, and their places in the prompt."""
+"""Images and audio of a conversation: their placeholders in the chat template, and their positions in the prompt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from woolly import multimodal  # its names, as multimodal.NAME: conversations without images import none of its files
+from woolly import multimodal  # used as multimodal.NAME, so that conversations without images import none of its files
 from woolly.chat.message import AudioPart, FilePart, ImagePart, Message, OtherPart, Part, TextPart, VideoPart
 from woolly.errors import RequestError, TemplateError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from woolly.multimodal import AudioSettings, Modality, ProcessedItem, VisionSettings
     from woolly.templates import ChatTemplate
 
-_APART = "\u200b"  # breaks a mark that a person wrote; as for control tokens in results of tools
+_APART = "\u200b"  # breaks placeholders in user text, as for control tokens in tool results
 
 _TRANSCRIPTION = " (whisper:base and parakeet transcribe)"
 CANNOT_CHAT = (
@@ -25,21 +25,21 @@ CANNOT_CHAT = (
 )
 _OTHER = "its projector (mmproj file) has no tower for them; send text"
 
-# Bounds of a conversation: a body of 16 MiB may hold a thousand images that decode to 300 MB each.
+# Limits per conversation: a request body of 16 MiB may contain a thousand images of 300 MB each when decoded.
 _MAX_ITEMS = 64
 _MAX_PIXELS = 200_000_000
 _MAX_SECONDS = 60 * 60
-_FETCHING = 30.0  # seconds for all that other servers give: a slow one would hold up the images of all clients
+_FETCHING = 30.0  # seconds for all downloads, because a slow server would delay the images of all clients
 
 
 @dataclass(frozen=True)
 class Modalities:
-    """Input modalities of a model: vision and audio settings, and limits of its media."""
+    """Input modalities of a model: vision and audio settings, and media limits."""
 
     vision: VisionSettings | None
-    allows_remote: bool = False  # whether images may be fetched from other servers
+    allows_remote: bool = False  # True if images may be fetched from other servers
     audio: AudioSettings | None = None
-    ctx: int | None = None  # tokens that a prompt may have; None: any number
+    ctx: int | None = None  # maximum tokens of a prompt; None: no limit
     transcribes: bool = False  # speech-to-text only, no chat
 
     def settings_of(self, kind: Modality) -> VisionSettings | AudioSettings:
@@ -58,7 +58,7 @@ class Modalities:
 
 @dataclass(frozen=True, eq=False)
 class MediaPlaceholder:
-    """An image, or an audio clip, and the characters of the prompt that it replaces."""
+    """Image or audio clip, and the characters of the prompt that it replaces."""
 
     prepared: ProcessedItem
     start: int
@@ -67,7 +67,7 @@ class MediaPlaceholder:
 
 @dataclass(frozen=True, eq=False)
 class _CachedMedia:
-    """An image, or an audio clip, that was read for a tower."""
+    """Image or audio clip that has been processed for an encoder."""
 
     given: multimodal.ImageInput | multimodal.AudioInput
     settings: VisionSettings | AudioSettings
@@ -78,25 +78,25 @@ class _CachedMedia:
 
 @dataclass(eq=False)
 class MediaCache:
-    """Images and audio of a conversation that is laid out several times, each decoded once."""
+    """Decoded images and audio of a conversation, which is formatted several times."""
 
     left: float = _FETCHING  # seconds
-    _read: dict[int, _CachedMedia] = field(default_factory=dict)  # by the identity of what was given
+    _read: dict[int, _CachedMedia] = field(default_factory=dict)  # by the identity of the input
 
     def find(self, given: multimodal.ImageInput | multimodal.AudioInput, modalities: Modalities) -> _CachedMedia | None:
-        """Returns what was read of this; None if nothing was, or if the tower is another one."""
+        """Return the cached item for an input, or None if there is none for this encoder."""
         found = self._read.get(_identity(given))
         is_same = found is not None and found.settings in (modalities.vision, modalities.audio)
         return found if is_same else None
 
     def keep(self, reading: _CachedMedia) -> _CachedMedia:
-        """Returns what was read, which `find` gives back."""
+        """Cache an item for `find`, and return it."""
         self._read[_identity(reading.given)] = reading
         return reading
 
 
 def _identity(given: multimodal.ImageInput | multimodal.AudioInput) -> int:
-    """Returns what tells one given thing from another; pages of a file that is opened again are the same."""
+    """Return the identity of an input. Pages of a file that is opened again have the same identity."""
     source = given.source.frames[0] if isinstance(given.source, multimodal.Clip) else given.source
     return id(source if isinstance(source, (multimodal.Page, multimodal.Frame)) else given)
 
@@ -111,9 +111,9 @@ def has_media(messages: Sequence[Message]) -> bool:
 def check_media(
     messages: Sequence[Message], modalities: Modalities | None
 ) -> list[multimodal.ImageInput | multimodal.AudioInput]:
-    """Returns the images and audio of a conversation, none of them read.
+    """Return the images and audio of a conversation without reading them.
 
-    RequestError if they are too many, or if the model takes none, or holds no conversations.
+    Raises RequestError if there are too many, or if the model does not support them or does not support chat.
     """
     if modalities is not None and modalities.transcribes:
         raise RequestError(CANNOT_CHAT, field="model", code="wrong_model", names=())
@@ -142,7 +142,7 @@ def _given(part: ImagePart | AudioPart) -> multimodal.ImageInput | multimodal.Au
 
 
 def without_projector(kind: Modality, model: str = "this model") -> str:
-    """Returns the sentence about an image, or an audio clip, that comes to a model without a projector."""
+    """Return the error message for an image or audio clip if the model has no projector."""
     others = _TRANSCRIPTION if kind == "audio" else ""
     return (
         f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or give"
@@ -151,7 +151,7 @@ def without_projector(kind: Modality, model: str = "this model") -> str:
 
 
 def cannot_take(kind: Modality, modalities: Modalities | None, model: str = "this model") -> str:
-    """Returns the sentence about an image, or an audio clip, that comes to a model without a tower for it."""
+    """Return the error message for an image or audio clip if the model has no encoder for it."""
     return without_projector(kind, model) if modalities is None else f"{model} {_lack(kind)}: {_OTHER}"
 
 
@@ -162,10 +162,10 @@ def _lack(kind: Modality) -> str:
 def process_media(
     messages: Sequence[Message], modalities: Modalities | None, media_cache: MediaCache | None = None
 ) -> list[ProcessedItem]:
-    """Returns the images and audio of a conversation as towers read them, in order; errors as `check_media`.
+    """Return the encoder inputs of a conversation's images and audio, in order. Raises the errors of `check_media`.
 
-    One at a time: the pixels of an image are freed before the next one is decoded. What `media_cache` hold is not read
-    again, and they keep what is.
+    Processes one item at a time, so the pixels of an image are freed before the next image is decoded. Items in
+    `media_cache` are not decoded again, and new items are added to the cache.
     """
     given = check_media(messages, modalities)
     if modalities is None:
@@ -178,7 +178,7 @@ def process_media(
             _read(one, modalities, n_rows, seconds, media_cache)
         )
         n_rows, seconds = n_rows + its.n_rows, seconds + its.seconds
-        _check_seconds(seconds, one)  # of what was read before, too
+        _check_seconds(seconds, one)  # including cached items
         _check_rows(n_rows, one, modalities)
         n_pixels += its.prepared.size[0] * its.prepared.size[1] if isinstance(one, multimodal.ImageInput) else 0
         prepared.append(its.prepared)
@@ -210,9 +210,9 @@ def _read(
 def _prepared(
     given: multimodal.ImageInput, modalities: Modalities, n_before: int, deadline: float
 ) -> tuple[ProcessedItem, int]:
-    """Returns an image as the tower reads it, and its rows with those of the images and audio before it.
+    """Return the encoder input of an image, and the total rows including earlier images and audio.
 
-    Rows are counted first: RequestError for those that the context cannot hold, before any of them takes memory.
+    Rows are counted before memory is allocated. Raises RequestError if they do not fit in the context.
     """
     vision, source = modalities.vision, given.source
     assert vision is not None
@@ -242,7 +242,7 @@ def _prepared(
 def _read_audio(
     given: multimodal.AudioInput, modalities: Modalities, n_before: int, before: float
 ) -> tuple[ProcessedItem, int, float]:
-    """Returns an audio clip, and its rows and seconds with those before it; both are checked before it is prepared."""
+    """Return an audio clip, and the total rows and seconds so far, which are checked before the clip is processed."""
     audio = given.read()
     assert modalities.audio is not None
     seconds = before + audio.seconds
@@ -260,7 +260,7 @@ def _read_audio(
 
 
 def _check_seconds(seconds: float, last: multimodal.ImageInput | multimodal.AudioInput) -> None:
-    """RequestError if the audio clips of a conversation up to `last` are too long."""
+    """Raise RequestError if the audio clips of a conversation up to `last` are too long."""
     if seconds > _MAX_SECONDS:
         raise last.request_error(
             f"the audio clips of the conversation have more than {_MAX_SECONDS // 60} minutes together; send fewer"
@@ -268,7 +268,7 @@ def _check_seconds(seconds: float, last: multimodal.ImageInput | multimodal.Audi
 
 
 def _check_rows(n_rows: int, last: multimodal.ImageInput | multimodal.AudioInput, modalities: Modalities) -> None:
-    """RequestError if the context cannot hold the rows of what a conversation shows up to `last`."""
+    """Raise RequestError if the rows of images and audio up to `last` do not fit in the context."""
     if modalities.ctx is None or n_rows < modalities.ctx:
         return
     what, smaller = ("audio", "shorter") if isinstance(last, multimodal.AudioInput) else ("images", "smaller")
@@ -284,20 +284,20 @@ def _check_rows(n_rows: int, last: multimodal.ImageInput | multimodal.AudioInput
 
 
 def insert_placeholders(messages: Sequence[Message], template: ChatTemplate, modalities: Modalities) -> list[Message]:
-    """Returns the messages as the template takes them: with parts of their type, or with its mark in the text.
+    """Return the messages with images and audio in the template's form: typed parts, or placeholders in the text.
 
-    Marks that a person wrote are broken, so that each mark of the prompt is an image or an audio clip.
+    Placeholders in user text are broken, so every placeholder in the prompt is an image or an audio clip.
     """
     known = [kind for kind in ("image", "audio") if re.search(rf"""['"]{kind}['"]""", template.source)]
     return [_shown(message, modalities, known if template.takes_parts else []) for message in messages]
 
 
 def _shown(message: Message, modalities: Modalities, known: Sequence[str]) -> Message:
-    """Returns a message; `known` are the types of parts that the template shows."""
+    """Return a message in the template's form. `known` has the part types that the template renders."""
 
     def plain(text: str) -> str:
         for mark in (modalities.mark("image"), modalities.mark("audio")):
-            while mark.search(text):  # a mark may hold a shorter one
+            while mark.search(text):  # a placeholder may contain a shorter one
                 text = mark.sub(lambda found: found[0][0] + _APART + found[0][1:], text)
         return text
 
@@ -331,7 +331,8 @@ def _written(part: Part, modalities: Modalities) -> str:
 def find_placeholders(
     text: str, images: Sequence[ProcessedItem], modalities: Modalities
 ) -> tuple[MediaPlaceholder, ...]:
-    """Returns each image and audio with its place in a prompt, in order; TemplateError if one is not shown."""
+    """Return each image and audio clip with its position in a prompt, in order. Raise TemplateError if one is
+    missing."""
     placed: list[MediaPlaceholder] = []
     for kind, name in (("image", "images"), ("audio", "audio clips")):
         own = [one for one in images if one.kind == kind]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from woolly import multimodal  # its names, as multimodal.NAME: conversations without images import none of its files
+from woolly import multimodal  # used as multimodal.NAME, so that conversations without images import none of its files
 from woolly.chat.tools.tool import ToolCall
 from woolly.errors import TemplateError
 from woolly.templates.template import check_messages
@@ -23,35 +23,35 @@ class TextPart:
 
 @dataclass(frozen=True)
 class OtherPart:
-    """A part that is not text, as the caller gave it; a template that knows its type may show it."""
+    """Part of another type, passed on unchanged to templates that know the type."""
 
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ImagePart:
-    """An image, which is decoded when the prompt is laid out."""
+    """Image, which is decoded when the prompt is formatted."""
 
     image: multimodal.ImageInput
 
 
 @dataclass(frozen=True)
 class AudioPart:
-    """An audio clip, which is decoded when the prompt is laid out."""
+    """Audio clip, which is decoded when the prompt is formatted."""
 
     audio: multimodal.AudioInput
 
 
 @dataclass(frozen=True)
 class FilePart:
-    """A PDF file, whose pages become parts when the prompt is laid out."""
+    """PDF file, whose pages become parts when the prompt is formatted."""
 
     file: multimodal.FileInput
 
 
 @dataclass(frozen=True)
 class VideoPart:
-    """A video, whose frames become parts when the prompt is laid out."""
+    """Video, whose frames become parts when the prompt is formatted."""
 
     video: multimodal.VideoInput
 
@@ -61,19 +61,19 @@ Part = TextPart | ImagePart | AudioPart | FilePart | VideoPart | OtherPart
 
 @dataclass(frozen=True)
 class Message:
-    """One message: what someone said, what the model called, or what a call gave back."""
+    """Message of a conversation: text, tool calls, or the result of a call."""
 
     role: str
     content: str | tuple[Part, ...] | None = None
     name: str | None = None
     calls: tuple[ToolCall, ...] = ()
-    call_id: str | None = None  # role "tool": the call that this answers
-    reasoning: str | None = None  # role "assistant": what the model thought
-    more: Mapping[str, Any] = field(default_factory=dict)  # further fields, for templates that read them
+    call_id: str | None = None  # role "tool": id of the call
+    reasoning: str | None = None  # role "assistant": reasoning
+    more: Mapping[str, Any] = field(default_factory=dict)  # further fields for templates
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Message:
-        """Reads a mapping with the keys that OpenAI gave them; a template still sees every other key."""
+        """Read a mapping with OpenAI's keys. All other keys are passed on to the template."""
         texts = {name: value for name, value in given.items() if isinstance(value, str)}
         return cls(
             given["role"],
@@ -87,14 +87,14 @@ class Message:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The content as parts."""
+        """Content as parts."""
         if isinstance(self.content, tuple):
             return self.content
         return (TextPart(self.content),) if self.content else ()
 
     @property
     def text(self) -> str:
-        """The content as one text; TemplateError if a part is not text."""
+        """Content as one string. Raises TemplateError if a part is not text."""
         if not isinstance(self.content, tuple):
             return self.content or ""
         if not all(isinstance(part, TextPart) for part in self.content):
@@ -102,7 +102,7 @@ class Message:
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
     def to_template(self) -> dict[str, Any]:
-        """Returns the mapping that a chat template reads."""
+        """Return the mapping that a chat template reads."""
         plain: dict[str, Any] = {**self.more, "role": self.role}
         if isinstance(self.content, tuple):
             plain["content"] = [_part(part) for part in self.content]
@@ -115,7 +115,7 @@ class Message:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Returns the messages of mappings; TemplateError if one of them has no role, or says nothing at all."""
+    """Read messages from mappings. Raise TemplateError if a message has no role or is empty."""
     check_messages(messages)
     for number, message in enumerate(messages, 1):
         if message["role"] in ("system", "user") and message.get("content") is None:
@@ -124,9 +124,10 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
 
 
 def fit_ids(messages: Sequence[Message], length: int) -> list[Message]:
-    """Returns the messages with ids of calls that a template accepts: `length` letters and digits.
+    """Return the messages with call ids that a template accepts: `length` letters and digits.
 
-    Ids of other servers are replaced, the same one by the same each time, so that a prompt keeps its beginning.
+    Ids from other servers are replaced. The same id always gets the same replacement, so the prefix of a prompt is
+    stable.
     """
 
     def fit(id: str) -> str:
@@ -145,7 +146,7 @@ def fit_ids(messages: Sequence[Message], length: int) -> list[Message]:
 
 
 def name_results(messages: Sequence[Message]) -> list[Message]:
-    """Returns the messages; a call's result without a name gets that of its call."""
+    """Return the messages. A tool result without a name gets the name of its call."""
     names = {call.id: call.name for message in messages for call in message.calls}
     return [
         replace(message, name=names[message.call_id])
@@ -178,7 +179,7 @@ def _read_part(part: Mapping[str, Any]) -> Part:
 
 
 def _audio(part: Mapping[str, Any]) -> multimodal.AudioInput | None:
-    """Returns the audio of a part in OpenAI's words, or in those of transformers; None if it holds none."""
+    """Return the audio of a part in OpenAI's or transformers' format, or None if it has no audio."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "input_audio" and isinstance(given, Mapping) and isinstance(given.get("data"), str):
@@ -190,7 +191,7 @@ def _audio(part: Mapping[str, Any]) -> multimodal.AudioInput | None:
 
 
 def _file(part: Mapping[str, Any]) -> multimodal.FileInput | None:
-    """Returns the PDF file of a part: in OpenAI's words, as `{"type": "file", "file": PATH}`, or given as an image."""
+    """Return the PDF file of a part: in OpenAI's format, as `{"type": "file", "file": PATH}`, or passed as an image."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "file" and isinstance(given, Mapping) and isinstance(data := given.get("file_data"), str):
@@ -202,7 +203,7 @@ def _file(part: Mapping[str, Any]) -> multimodal.FileInput | None:
 
 
 def _video(part: Mapping[str, Any]) -> multimodal.VideoInput | None:
-    """Returns the video of a part: in vLLM's words, in those of transformers, or given as an image."""
+    """Return the video of a part: in vLLM's or transformers' format, or passed as an image."""
     kind = part.get("type")
     given = part.get(kind) if isinstance(kind, str) else None
     if kind == "video_url":
@@ -213,7 +214,7 @@ def _video(part: Mapping[str, Any]) -> multimodal.VideoInput | None:
 
 
 def _image(part: Mapping[str, Any]) -> multimodal.ImageInput | None:
-    """Returns the image of a part in OpenAI's words, or in those of transformers; None if it holds none."""
+    """Return the image of a part in OpenAI's or transformers' format, or None if it has no image."""
     kind = part.get("type")
     if kind == "image_url":
         url = part.get("image_url")
@@ -235,7 +236,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _calls(calls: Any) -> tuple[ToolCall, ...]:
-    """Returns calls in OpenAI's shape, and none if one has another shape: a template may still know it."""
+    """Return the calls if all have OpenAI's format, else none. A template may know the other format."""
     if not isinstance(calls, (list, tuple)):
         return ()
     read = []
@@ -257,7 +258,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def read_arguments(call: ToolCall) -> Any:
-    """Returns an object, which templates write as JSON themselves; text that is not an object stays as it came."""
+    """Parse arguments that are a JSON object, because templates write JSON themselves. Return other text unchanged."""
     try:
         value = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

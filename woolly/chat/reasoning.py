@@ -1,11 +1,11 @@
-"""Reasoning: what a model thinks before it answers, split from the answer by the marks of its template."""
+"""Reasoning before an answer, split from the answer using the markers of the chat template."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# Most tokens of a thought by the effort that is asked for, of models whose templates have no words for it.
+# Maximum reasoning tokens per requested effort, for models whose templates do not support an effort.
 EFFORTS: dict[str, int | None] = {"minimal": 512, "low": 2048, "medium": 8192, "high": None, "xhigh": None, "max": None}
 
 _SPACE = frozenset(" \t\r\n")
@@ -13,7 +13,7 @@ _SPACE = frozenset(" \t\r\n")
 
 @dataclass(frozen=True)
 class ReasoningFormat:
-    """The text before and after a model's reasoning."""
+    """Strings before and after a model's reasoning."""
 
     start: str
     end: str
@@ -25,21 +25,21 @@ class ReasoningFormat:
 
     @property
     def tokens(self) -> list[str]:
-        """The marks that may be control tokens."""
+        """Markers that may be control tokens."""
         return [mark for text in (self.start, self.end) for mark in re.findall(r"<[^<>\s]+>|\[/?[A-Z]+\]", text)]
 
     def is_open(self, prompt: str) -> bool:
-        """Return True if a prompt ends with the start mark, so that the answer begins with reasoning."""
+        """Return True if a prompt ends with the start marker, so that the answer begins with reasoning."""
         return prompt.rstrip().endswith(self.start)
 
     def are_in(self, template: str) -> bool:
-        """Return True if a chat template's source has these marks."""
+        """Return True if a chat template's source contains these markers."""
         if self.signs:
             return all(sign in template for sign in self.signs)
         return self.end in template or self.start in template
 
 
-# In the order in which a template is searched for them.
+# In search order.
 REASONING_MARKS = (
     ReasoningFormat(  # gpt-oss
         "<|channel|>analysis<|message|>",
@@ -65,26 +65,27 @@ REASONING_MARKS = (
 
 
 def find_reasoning(template: str) -> ReasoningFormat | None:
-    """Returns the marks that a chat template's source contains."""
+    """Return the reasoning markers that a chat template's source contains."""
     return next((marks for marks in REASONING_MARKS if marks.are_in(template)), None)
 
 
 @dataclass(frozen=True)
 class Split:
-    """A piece of the reasoning, of the answer, or of both."""
+    """Chunk of the reasoning, of the answer, or of both."""
 
     reasoning: str = ""
     text: str = ""
 
 
 class ReasoningSplitter:
-    """Splits an answer character by character, so that how the text is cut into pieces changes nothing.
+    """Splits an answer character by character, so the result does not depend on how the text is divided into chunks.
 
-    Reasoning is at the start of an answer or nowhere; space around it is dropped. Without marks all is text.
+    Only the start of an answer can be reasoning. Whitespace around reasoning is dropped. Without markers, everything is
+    text.
     """
 
     def __init__(self, marks: ReasoningFormat | None, *, is_open: bool = False) -> None:
-        """`is_open`: the prompt ends with the start mark."""
+        """`is_open` is True if the prompt ends with the start marker."""
         self._marks = marks
         self._state = self._pass if marks is None else self._inside if is_open else self._before
         self._buffer = ""  # space, or what may be the beginning of a mark
@@ -95,7 +96,7 @@ class ReasoningSplitter:
         self._text: list[str] = []
 
     def push(self, text: str) -> Split:
-        """Returns what the next piece of the answer completes."""
+        """Return the parts that the next chunk of the answer completes."""
         if self._state == self._pass:
             return Split(text=text)
         for number, character in enumerate(text):
@@ -106,7 +107,7 @@ class ReasoningSplitter:
         return self._take()
 
     def finish(self) -> Split:
-        """Returns what was held back, at the end of the answer."""
+        """Return the buffered text at the end of the answer."""
         if self._state == self._before:
             self._text.append(self._buffer)
         elif self._state == self._inside:
@@ -123,7 +124,7 @@ class ReasoningSplitter:
         assert self._marks is not None
         self._buffer += c
         begun = self._buffer.lstrip()
-        # An end mark alone, as MiniMax M3 writes it, says that there is no reasoning.
+        # An end marker without a start marker, as written by MiniMax M3, means that there is no reasoning.
         known = (self._marks.start, self._marks.answer, self._marks.end)
         if begun and begun in known:
             self._buffer = ""
@@ -173,7 +174,7 @@ class ReasoningSplitter:
                 self._state(character)
 
     def _answering(self, c: str) -> None:
-        """Holds back what may be the end mark of the answer, and space after it."""
+        """Buffer text that may be the end marker of the answer, and whitespace after it."""
         assert self._marks is not None
         end = self._marks.answer_end
         self._buffer += c

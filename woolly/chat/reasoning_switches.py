@@ -1,4 +1,4 @@
-"""Template variables that switch reasoning on and off or set its effort, by the names that families give them."""
+"""Template variables that switch reasoning on and off or set its effort, by model family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReasoningSwitch:
     name: str
     on: Any = None  # None: the template's default
     off: Any = None
-    words: Mapping[str, str] = field(default_factory=dict)  # efforts that the template calls by another word
+    words: Mapping[str, str] = field(default_factory=dict)  # efforts for which the template has another name
 
     def is_in(self, template: ChatTemplate) -> bool:
         """Return True if a template reads the variable."""

@@ -1,4 +1,4 @@
-"""ChatRequest: a conversation and what is asked for, in the words of no dialect."""
+"""ChatRequest: a conversation and its options, independent of any API."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class ReasoningOptions:
     """Reasoning effort and budget, and whether reasoning is shown."""
 
     effort: str | None = (
-        None  # "none" to switch it off, or a word that the template knows; None: as the template has it
+        None  # "none" disables reasoning; other values as in the template; None: the template's default
     )
-    is_split: bool | None = None  # False: reasoning stays in the text, with its marks; None: as the server has it
+    is_split: bool | None = None  # False: reasoning and its markers stay in the text; None: the server's default
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A conversation to be answered.
+    """Conversation to answer, and its options.
 
-    A structure in `params` (a grammar, a regex, ...) binds the whole answer from its first token. `schema` binds the
-    answer proper: reasoning may come before it, and calls instead of it.
+    A structure in `params` (a grammar, a regex, ...) constrains the complete answer from its first token. `schema` only
+    constrains the text of the answer, which may follow reasoning or be replaced by calls.
     """
 
     messages: tuple[Message, ...]
@@ -41,12 +41,12 @@ class ChatRequest:
     schema: Mapping[str, Any] | None = None  # JSON schema of the answer
     reasoning: ReasoningOptions = field(default_factory=ReasoningOptions)
     documents: tuple[Mapping[str, Any], ...] | None = None
-    variables: Mapping[str, Any] = field(default_factory=dict)  # the template's own switches
-    continue_final: bool = False  # the answer continues the last message, which is the assistant's
-    tell_schema: bool = False  # the prompt says the schema
-    pdf_pages: int = MAX_PAGES  # that the PDF files of the conversation may have together
-    allows_remote: bool = False  # whether its files and videos may be fetched from other servers
-    media_cache: MediaCache | None = field(default=None, compare=False, repr=False)  # if it is laid out several times
+    variables: Mapping[str, Any] = field(default_factory=dict)  # additional template variables
+    continue_final: bool = False  # the answer continues the last message, an assistant message
+    tell_schema: bool = False  # the prompt includes the schema
+    pdf_pages: int = MAX_PAGES  # maximum total pages of PDF files
+    allows_remote: bool = False  # True if files and videos may be fetched from other servers
+    media_cache: MediaCache | None = field(default=None, compare=False, repr=False)  # if it is formatted several times
 
     def __post_init__(self) -> None:
         if self.continue_final and (self.schema is not None or self.tools.is_enforced):
@@ -71,7 +71,7 @@ class ChatRequest:
 
     @property
     def shown_schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema that the prompt can say: of the answer proper, or of the whole answer."""
+        """JSON schema to include in the prompt: the schema of the answer's text, or of the complete answer."""
         if self.schema is not None:
             return self.schema
         whole = json.loads(self.params.json_schema) if isinstance(self.params.json_schema, str) else None

@@ -1,4 +1,4 @@
-"""Roles: brings a conversation into the order of roles that a chat template shows."""
+"""Roles: converts a conversation to the order of roles that a chat template accepts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def check_roles(messages: Sequence[Message], source: str) -> None:
-    """Refuses a role that nobody knows: most templates would show it, and no model has seen it.
+    """Raise an error for an unknown role. Most templates would render it, although no model was trained with it.
 
-    A template may have roles of its own, such as `ipython`, which its source then names in quotes.
+    A template may define further roles, such as `ipython`, which its source contains in quotes.
     """
     for number, message in enumerate(messages, 1):
         role = message.role
@@ -32,15 +32,16 @@ def check_roles(messages: Sequence[Message], source: str) -> None:
 
 
 def fit_roles(messages: Sequence[Message], template: ChatTemplate) -> list[Message]:
-    """Returns the messages as they are if the template shows them, else their texts in roles that it shows.
+    """Return the messages unchanged if the template renders them, else convert them to roles that the template renders.
 
-    A developer is a system. What a template refuses or drops is found by tiny conversations, once per template, so that
-    a conversation that grows keeps its beginning: several systems at the start become one, a system that the template
-    does not know becomes a user, a later one a user's reminder, and neighbours of one role become one message.
+    The role developer is treated as system. Tiny conversations, rendered once per template, show which roles a template
+    rejects or drops. Several system messages at the start become one. An unsupported system message becomes a user
+    message, and a later one becomes a reminder in a user message. Consecutive messages with the same role become one
+    message. The prefix of a growing conversation does not change.
     """
     fitted = [replace(message, role="system") if message.role == "developer" else message for message in messages]
     if not template.takes("user"):
-        return fitted  # no text is shown, or not as it is given: nothing can be found out
+        return fitted  # the template does not render text unchanged, so nothing can be detected
     n_first = next((i for i, message in enumerate(fitted) if message.role != "system"), len(fitted))
     if n_first > 1 and not template.takes("system", "system", "user"):
         fitted[:n_first] = [_joined(fitted[:n_first])]
@@ -73,7 +74,7 @@ def _merged(messages: Sequence[Message], role: str) -> list[Message]:
 
 
 def _joined(messages: Sequence[Message]) -> Message:
-    """Returns the last message with the contents of all, apart by blank lines; parts stay parts."""
+    """Return the last message with the contents of all messages, separated by blank lines. Parts stay parts."""
     contents = [message.content for message in messages if message.content]
     if any(isinstance(content, tuple) for content in contents):
         return replace(messages[-1], content=tuple(part for message in messages for part in message.parts))

@@ -1,4 +1,4 @@
-"""The schema of an answer, described in the system message: models answer better if they know what is asked."""
+"""Description of the answer's schema in the system message, which improves the answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _INTRODUCTION = "Answer with JSON that follows this schema:\n"
 
 
 def add_schema(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
-    """Returns the conversation with a JSON schema at the end of its system message, which is added if there is none."""
-    shown = {name: value for name, value in schema.items() if not name.startswith("x-")}  # those say how, not what
+    """Return the conversation with a JSON schema at the end of its system message, which is added if it is missing."""
+    shown = {name: value for name, value in schema.items() if not name.startswith("x-")}  # without x-whitespace
     text = _INTRODUCTION + json.dumps(shown, ensure_ascii=False, default=dict)
     if messages and messages[0].role in ("system", "developer"):
         first = messages[0]

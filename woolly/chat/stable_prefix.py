@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from woolly.chat.chat_format import ChatFormat
     from woolly.chat.request import ChatRequest
 
-# The last word may go on. Languages without spaces have no such words: this many characters are held back there.
+# The last word may be incomplete. In languages without spaces, this many characters are excluded instead.
 _LAST_WORD = re.compile(r"\S{1,24}\Z")
 
-_OTHER = "\N{PILCROW SIGN}"  # no typed text begins its next word with it
+_OTHER = "\N{PILCROW SIGN}"  # typed text never begins a word with it
 
 
 def with_other_ending(chat: ChatRequest) -> ChatRequest:
-    """Return the conversation with another last word. RequestError if the last message is not a user's."""
+    """Return the conversation with a different last word. Raise RequestError if the last message is not a user
+    message."""
     if not chat.messages or chat.messages[-1].role != "user":
         last = "there is none" if not chat.messages else f"the last one is of role {chat.messages[-1].role[:40]!r}"
         raise RequestError(

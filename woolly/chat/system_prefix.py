@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class SystemPrefix:
-    """Find the prefix that a prompt shares with one of another question.
+    """Finds the prefix that a prompt shares with prompts for other questions.
 
-    What a person says may stand in the system prompt, in the template's own words and in the answers too, so that it
-    cannot be looked for: the template renders another question in its place.
+    The text of a question may also occur in the system prompt, in the template or in answers, so searching for it would
+    be unreliable. Instead, the template also renders a different question.
     """
 
     def __init__(self, request: ChatRequest, render: Callable[[ChatRequest], str]) -> None:
@@ -31,10 +31,10 @@ class SystemPrefix:
         self._render = render
 
     def length(self, text: str) -> int:
-        """Returns how many characters of the prompt stand before the first message that is not of the system.
+        """Return the number of characters before the first message that is not a system message.
 
-        It renders system prompt and tools. 0 if the template refuses that: the length decides what is kept, never what
-        is computed.
+        Renders system prompt and tools. Returns 0 if the template rejects them. The length only affects caching, not
+        results.
         """
         try:
             before = self._render(self._request).partition(self._mark)[0]

@@ -1,4 +1,4 @@
-"""Formats of calls and reasoning of a chat template, and the messages that it takes."""
+"""Formats of calls, reasoning and messages in a chat template."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer
 
-# Whose templates show calls in another form than the one that the model writes.
+# Families whose templates render calls in a different form from the one that the model writes.
 _NOT_AS_SHOWN = ("harmony",)
 
 
 @dataclass(frozen=True)
 class TemplateFormat:
-    """Formats of calls and reasoning, and the form of messages that the template takes."""
+    """Formats of calls and reasoning, and the form of messages that the template accepts."""
 
     calls: Format
     is_derived: bool  # the format of calls was read from the template, and is not one of the rows
@@ -71,7 +71,7 @@ class TemplateFormat:
 
     def _show_reasoning(self, plain: dict[str, Any], reasoning: str) -> None:
         if self.reasoning_field != "content":
-            # Harmony has one message for both, and rejects a text with reasoning before calls.
+            # Harmony has one message for both, and rejects text with reasoning before calls.
             if not (self.calls.name == "harmony" and plain.get("tool_calls") and plain.get("content")):
                 plain[str(self.reasoning_field)] = reasoning
             return
@@ -81,7 +81,7 @@ class TemplateFormat:
 
 
 def _completed(schema: Any) -> Any:
-    """Return a schema whose properties have a description, and whose objects and arrays say what they hold."""
+    """Return a schema with a description for each property, and explicit contents for objects and arrays."""
     if not isinstance(schema, Mapping):
         return schema
     full = dict(schema)
@@ -105,7 +105,7 @@ _lock = Lock()
 
 
 def use_tool_format(template: ChatTemplate, file: str | os.PathLike[str]) -> None:
-    """Read the calls of a model by a row of a file; RequestError if no row has signs of its template."""
+    """Use a call format from a file. Raise RequestError if no entry matches the model's template."""
     formats = read_formats(Path(file))
     for each in {template, template.for_tools}:
         format = fitting_format(formats, each.source)
@@ -118,7 +118,7 @@ def use_tool_format(template: ChatTemplate, file: str | os.PathLike[str]) -> Non
 
 
 def find_template_format(template: ChatTemplate, tokenizer: Tokenizer | None = None) -> TemplateFormat:
-    """Return the format of a template; derived once, by rendering some tiny conversations."""
+    """Return the format of a template, derived once by rendering some tiny conversations."""
     with _lock:
         if (known := _known.get(template)) is None:
             known = _derive(template, tokenizer)
@@ -146,7 +146,7 @@ def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateForm
     format = None if added else derive_format(probe, "" if marks is None else marks.start + marks.end)
     calls = added or format or row
     if format is not None and (not format.marks or format.marks == ((header, ""),)):
-        # Calls without markers: those that the family may write are accepted, or those whose signs the template has.
+        # For calls without markers, accept the markers of the family, or of the format that matches the template.
         has_signs = bool(row.signs and row.marks)
         calls = row if has_signs else format.with_marks(row if row.is_bare else FORMATS["generic"])
     return TemplateFormat(

@@ -1,4 +1,4 @@
-"""Results: puts the results of calls directly behind their calls, as chat templates expect them."""
+"""Tool results, placed directly after their calls, as chat templates expect."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NOTHING = "no result"
 
 
 def place_results(messages: Sequence[Message]) -> list[Message]:
-    """Returns the messages with the results of each turn behind its calls, in their order.
+    """Return the messages with the results of each turn directly after its calls, in the order of the calls.
 
-    A turn ends with the next message of the assistant. A result without a call becomes a user's text, and a call
-    without a result gets "no result" if other messages follow it; the last calls may still be answered. Messages after
-    a turn never change it, so that a conversation that grows keeps its beginning.
+    A turn ends with the next assistant message. A result without a call becomes a user message. A call without a result
+    gets "no result" if other messages follow the call; results of the last calls may still arrive. Later messages never
+    change a turn, so the prefix of a growing conversation is stable.
     """
     placed: list[Message] = []
     at = 0
@@ -35,14 +35,14 @@ def place_results(messages: Sequence[Message]) -> list[Message]:
         if message.calls:
             placed += _fit(message.calls, turn, is_last=end == len(messages))
             at = end
-        elif message.more.get("tool_calls"):  # in a shape that only the template may know
+        elif message.more.get("tool_calls"):  # in a format that only the template may know
             placed += turn
             at = end
     return placed
 
 
 def _fit(calls: Sequence[ToolCall], turn: Sequence[Message], *, is_last: bool) -> list[Message]:
-    """Returns the messages after calls: their results, then the others."""
+    """Return the messages after calls: first the results, then the others."""
     left = list(turn)
     results: list[Message | None] = [_take(left, call, by_id=True) for call in calls]
     results = [result or _take(left, call, by_id=False) for result, call in zip(results, calls, strict=True)]
@@ -56,7 +56,8 @@ def _fit(calls: Sequence[ToolCall], turn: Sequence[Message], *, is_last: bool) -
 
 
 def _take(left: list[Message], call: ToolCall, *, by_id: bool) -> Message | None:
-    """Takes the result of a call out of the messages; without ids, as Ollama's clients send it, by its name."""
+    """Remove the result of a call from the messages and return it. Results without ids, as sent by Ollama's clients,
+    are matched by name."""
     for i, message in enumerate(left):
         if message.role != "tool":
             continue

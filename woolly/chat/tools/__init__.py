@@ -1,3 +1,3 @@
-"""CALLS: tools that a model may call, the formats in which it does, and grammars that make it."""
+"""Tool calls: tools, call formats, and grammars for calls."""
 
 __all__: list[str] = []

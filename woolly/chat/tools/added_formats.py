@@ -1,4 +1,4 @@
-"""Formats of calls that a package or a file adds, in the form of the rows of formats.json."""
+"""Call formats added by a package or a file, with the fields of formats.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "woolly.tool_formats"  # entry points: a path of a file, a row, or a lis
 
 @lru_cache(1)
 def installed_formats() -> tuple[Format, ...]:
-    """Return the formats of installed packages."""
+    """Return the call formats of installed packages."""
     found: list[Format] = []
     for entry in entry_points(group=GROUP):
         given = entry.load()
@@ -24,5 +24,5 @@ def installed_formats() -> tuple[Format, ...]:
 
 
 def fitting_format(formats: Iterable[Format], template: str) -> Format | None:
-    """Return the first format whose signs a template's source has."""
+    """Return the first format whose signature strings occur in a template's source."""
     return next((format for format in formats if all(sign in template for sign in format.signs)), None)

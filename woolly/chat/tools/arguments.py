@@ -1,4 +1,4 @@
-"""Rules for arguments that a format writes one by one, as tags or as Python, instead of one JSON object."""
+"""Grammar rules for formats that write arguments one by one, as tags or as Python, instead of as a JSON object."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from woolly.chat.tools.tagged_calls import Tags
     from woolly.chat.tools.tool import Tool
 
-Rule = Callable[[str, str], str]  # adds a rule of this name and body, and returns its name
-Literal = Callable[[str], str]  # returns what matches a text, parts of which may be control tokens
+Rule = Callable[[str, str], str]  # adds a rule with this name and body, and returns its name
+Literal = Callable[[str], str]  # returns an expression for a string that may contain control tokens
 
-# Keys of a schema that say something about the whole object, or about a string, which these rules cannot enforce.
+# Schema keywords for a complete object or for a string that these rules cannot enforce.
 _WHOLE = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "minProperties", "dependentRequired")
 _TEXT = ("pattern", "minLength", "maxLength", "format")
 
@@ -31,12 +31,12 @@ class _Argument:
 
 
 def escape(text: str) -> str:
-    """Returns a regular expression of a text, within slashes."""
+    """Return a regular expression for a string, in slashes."""
     return re.sub(r"([!-;=?-@\[-^`{-~])", r"\\\1", text)
 
 
 def tagged_call(tags: Tags, i: int, tool: Tool, rule: Rule, literal: Literal) -> str:
-    """Returns what matches a call as tags: the arguments that are required, then any others."""
+    """Return an expression for a call as tags: required arguments, then any others."""
     parts = [literal(tags.name[0] + tool.name + tags.name[1])]
     for j, argument in enumerate(_arguments(tool)):
         before = tags.key[0] + argument.key + tags.key[1] + tags.value[0]
@@ -54,13 +54,13 @@ def tagged_call(tags: Tags, i: int, tool: Tool, rule: Rule, literal: Literal) ->
 
 
 def _value(tool: Tool, schema: Mapping[str, Any], end: str, name: str, rule: Rule, literal: Literal) -> str:
-    """Adds a rule of a value and its end, and returns its name."""
+    """Add a rule for a value and its end tag. Return the rule's name."""
     options = schema.get("enum")
     if options and is_text(schema):
         return rule(name, f"({' | '.join(map(json.dumps, options))}) {literal(end)}")
     if is_text(schema):
         _refuse(tool, schema, _TEXT)
-        # Text cannot match a control token, so that it ends before one.
+        # Text cannot match a control token, so it ends before a control token.
         if literal(end.lstrip()).startswith("<["):
             return rule(name, f"/(?s:.*)/ {literal(end)}")
         return rule(f"{name}[lazy]", f"/(?s:.*){escape(end)}/")
@@ -69,7 +69,7 @@ def _value(tool: Tool, schema: Mapping[str, Any], end: str, name: str, rule: Rul
 
 
 def _typed(tags: Tags, tool: Tool, schema: Mapping[str, Any], name: str, rule: Rule, literal: Literal) -> str:
-    """Returns what matches a value with its type before it; all types if the schema has none, or several."""
+    """Return an expression for a value after its type. If the schema has no type or several, all types match."""
     kinds = dict(tags.types)
     kind = "string" if is_text(schema) else schema.get("type")
     if isinstance(kind, str) and kind in kinds:
@@ -81,7 +81,7 @@ def _typed(tags: Tags, tool: Tool, schema: Mapping[str, Any], name: str, rule: R
 
 
 def _element(tags: Tags, tool: Tool, schema: Mapping[str, Any], name: str, rule: Rule, literal: Literal) -> str:
-    """Returns what matches the elements of an array or an object."""
+    """Return an expression for the elements of an array or an object."""
     is_list = schema.get("type") == "array"
     inner = {"item": schema.get("items", {})} if is_list else schema.get("properties", {})
     required = schema.get("required", ())
@@ -99,7 +99,7 @@ def _element(tags: Tags, tool: Tool, schema: Mapping[str, Any], name: str, rule:
 
 
 def python_call(i: int, tool: Tool, rule: Rule) -> str:
-    """Returns what matches a call as Python: the arguments that are required, then any others."""
+    """Return an expression for a call as Python: required arguments, then any others."""
     arguments = sorted(_arguments(tool), key=lambda argument: not argument.is_required)
     parts = []
     for j, argument in enumerate(arguments):
@@ -117,7 +117,7 @@ def python_call(i: int, tool: Tool, rule: Rule) -> str:
 
 
 def _python_forms(schema: Mapping[str, Any]) -> list[str]:
-    """Returns what matches a value of a schema as Python writes it, where JSON does not."""
+    """Return an expression for values that Python writes differently from JSON."""
     if any(key in schema for key in ("enum", "const", *_WHOLE, *_TEXT)):
         return []
     kinds = schema.get("type")
@@ -127,7 +127,7 @@ def _python_forms(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _arguments(tool: Tool) -> list[_Argument]:
-    """Returns the arguments of a tool; RequestError if its schema says more than which there are."""
+    """Return the arguments of a tool. Raise RequestError if its schema has other constraints."""
     schema = tool.schema
     _refuse(tool, schema, _WHOLE)
     shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}

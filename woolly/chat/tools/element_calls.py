@@ -1,4 +1,4 @@
-"""The ElementScanner: reads one call whose arguments are elements named by their keys, which nest."""
+"""ElementScanner: parses a call whose arguments are nested elements named by their keys."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _ITEM = "item"  # of an array
 
 
 class ElementScanner(Unread):
-    """Gives the arguments when the call ends: types need all of a value, as an array and an object look alike."""
+    """Returns the arguments at the end of the call, because arrays and objects can only be told apart when they are
+    complete."""
 
     def __init__(self, tags: Tags, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        """`schemas` are those of the tools' arguments, by the names of the tools."""
+        """`schemas` maps tool names to the schemas of their arguments."""
         super().__init__()
         self.name: str | None = None
         self._tags = tags.read
@@ -44,7 +45,7 @@ class ElementScanner(Unread):
         return Status.DONE
 
     def _element(self, body: str, schema: object) -> str:
-        """Return the JSON of what is within an element."""
+        """Return the content of an element as JSON."""
         children = self._children(body)
         schema = schema if isinstance(schema, Mapping) else {}
         if not children:
@@ -60,7 +61,7 @@ class ElementScanner(Unread):
         return f"{{{', '.join(pairs)}}}"
 
     def _children(self, body: str) -> list[tuple[str, str]]:
-        """Return the elements of a text by their keys; none if it is not made of elements."""
+        """Return the elements of a string by key, or an empty mapping if the string contains anything else."""
         begin, finish = self._tags.key[0], self._tags.value[1].partition("{key}")[0]
         found = []
         at = 0

@@ -1,4 +1,4 @@
-"""Formats: how a model writes its calls, recognised by what its chat template contains."""
+"""Call formats of models, recognized by strings in the chat template."""
 
 from __future__ import annotations
 
@@ -19,52 +19,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """Marks around calls, and how one is laid out between them.
+    """Markers around calls, and the layout of a call between them.
 
-    In every format a JSON object at the very start of an answer is a call if it names a tool that was given, for
-    the marks of some vocabularies are control tokens that models leave out.
+    In every format, a JSON object at the start of an answer is a call if it contains the name of a tool of the request,
+    because models may omit markers that are control tokens.
     """
 
     name: str
-    # Marks: what opens a call or several, and what closes them; the first is written.
+    # Start and end markers of one or several calls. The first pair is used in prompts and grammars.
     marks: tuple[tuple[str, str], ...]
-    reason: str = ""  # why a row is needed, although formats are derived
-    signs: tuple[str, ...] = ()  # texts of which a template of this format has all
+    reason: str = ""  # why an entry is needed, although formats are derived
+    signs: tuple[str, ...] = ()  # strings that all occur in a template of this format
     token: str = ""  # a control token that only vocabularies of this format have
-    # How a call is written: by a label, by tags or as Python; else as an object of JSON.
+    # Calls are written with a label, with tags or as Python; otherwise as a JSON object.
     label: Label | None = None
     tags: Tags | None = None
     is_python: bool = False
     names: str = "name"  # the keys of an object that the model was trained on
     arguments: str = "arguments"
     is_numbered: bool = False  # an object begins with its number, as "tool_call_id"
-    is_keyed: bool = False  # an object has one key, the tool's name, whose value are the arguments
-    # Text of an object before the name, between name and arguments, and after them.
+    is_keyed: bool = False  # an object has a single key, the tool's name, with the arguments as its value
+    # Strings of an object before the name, between name and arguments, and after the arguments.
     frame: tuple[str, str, str] = ("", "", "")
     is_list: bool = False  # calls are in an array
-    # Several objects in one pair of marks: what is before, between and after them.
+    # Strings before, between and after several objects in one pair of markers.
     group: tuple[str, str, str] | None = None
     is_single: bool = False  # one call per answer
-    is_bare: bool = False  # calls are written without marks, but marks are accepted
-    section: tuple[str, str] = ("", "")  # marks around all calls
-    gaps: tuple[str, str] = ("", "")  # written after the mark that opens the section, and before the one that closes it
-    text_end: str = ""  # written after a text that calls follow, and before calls without a text
-    example: str = ""  # one call, as the template shows it
-    between: str = "\n"  # written between two calls
-    # Written after the mark that opens a call, and before the one that closes it.
+    is_bare: bool = False  # calls are written without markers, but markers are accepted
+    section: tuple[str, str] = ("", "")  # markers around all calls
+    gaps: tuple[str, str] = ("", "")  # strings after the section's start marker and before its end marker
+    text_end: str = ""  # string after text before calls, and before calls without text
+    example: str = ""  # a call as rendered by the template
+    between: str = "\n"  # separator of two calls
+    # Strings after the start marker of a call and before its end marker.
     padding: tuple[str, str] = ("\n", "\n")
-    lead: str = ""  # before a call, with the tool's name as {name}: the header of a message to the tool
-    opened: str = ""  # what opens a call, where the prompt ends with it
-    id_length: int | None = None  # of ids that the template accepts; None: OpenAI's own kind
-    loose: tuple[tuple[str, str], ...] = ()  # as marks, but ordinary text has them too: a tool's name decides
+    lead: str = ""  # header of a message to the tool, before a call, with {name} for the tool's name
+    opened: str = ""  # start marker of a call, if the prompt ends with it
+    id_length: int | None = None  # length of ids that the template accepts; None: ids in OpenAI's format
+    # like marks, but ordinary text also contains them, so a call also needs a known tool name
+    loose: tuple[tuple[str, str], ...] = ()
 
     def with_marks(self, other: Format) -> Format:
-        """Return the format with the marks of another one, which are accepted and not written."""
+        """Return the format with the markers of another format, which are accepted but not written."""
         return replace(self, marks=other.marks, loose=other.loose, is_bare=True)
 
 
 def read_formats(source: Path | Mapping[str, Any] | Sequence[Any]) -> tuple[Format, ...]:
-    """Return the formats of a JSON file, or of rows that were read; RequestError if one is not a format."""
+    """Return the formats in a JSON file or in parsed entries. Raise RequestError for an invalid entry."""
     where = f"{source}: " if isinstance(source, Path) else ""
     rows: Any = source
     if isinstance(source, Path):
@@ -82,7 +83,7 @@ def read_formats(source: Path | Mapping[str, Any] | Sequence[Any]) -> tuple[Form
 
 
 def _built(kind: type[Any], row: Any) -> Any:
-    """Return a row as a dataclass, with tuples in place of lists."""
+    """Return an entry as a dataclass, with tuples instead of lists."""
     if not isinstance(row, Mapping):
         raise TypeError(f"an object was expected, not {type(row).__name__}")
     kinds = {field.name: field for field in fields(kind)}
@@ -103,17 +104,18 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-# Small models write their calls as they write other JSON.
+# Small models write calls like other JSON, in code fences.
 FENCES = (("```json", "```"), ("```", "```"))
 
-# In the order in which their signs are looked for; the last one serves templates that have no other's.
+# In search order. The last format is used if no other format matches.
 _ROWS = read_formats(Path(__file__).with_name("formats.json"))
 
 FORMATS: dict[str, Format] = {format.name: format for format in _ROWS}
 
 
 def find_format(template: str, tokenizer: Tokenizer | None = None) -> Format:
-    """Return the row whose signs a chat template's source contains, or whose markers are control tokens."""
+    """Return the format whose signature strings occur in a chat template's source, or whose markers are control
+    tokens."""
     found = next(format for format in _ROWS if all(sign in template for sign in format.signs))
     if found.signs:
         return found

@@ -1,4 +1,4 @@
-"""Grammars that allow only valid calls: for tools that must be called, and for strict ones."""
+"""Grammars that only allow valid calls, for required and strict tools."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from woolly.chat.tools.tool import Tool, ToolChoice
     from woolly.tokens import Tokenizer
 
-MAX_CALLS = 16  # in one answer: a small model that must call would not end otherwise
-MAX_SOURCE = 32 << 10  # of a Lark grammar, as the engine has it
+MAX_CALLS = 16  # per answer, because a small model might never stop calling
+MAX_SOURCE = 32 << 10  # maximum of the engine for Lark grammars
 _MARK = re.compile(r"(\]<\]\w+\[>\[|<[^<>\s]+>|\[[A-Z_]+\]|\{n\}|\{id\})")
 _LIST = ("[", ", ", "]")
-_PLACES = {"{n}": "/[0-9]{1,4}/", "{id}": "/[a-zA-Z0-9]{9}/"}  # templates that check ids want nine
+_PLACES = {"{n}": "/[0-9]{1,4}/", "{id}": "/[a-zA-Z0-9]{9}/"}  # templates that check ids require nine characters
 
 
 def call_grammar(
@@ -35,15 +35,16 @@ def call_grammar(
     is_open: bool = False,
     answer: Mapping[str, Any] | None = None,
 ) -> str:
-    """Returns Lark for an answer that follows `choice`. Reasoning may come first if the model has `marks` for it.
+    """Return a Lark grammar for an answer that follows `choice`. Reasoning may come first if the model has `marks` for
+    it.
 
-    Where no call is required, other text may come, or JSON of the schema `answer`. The parser of such an answer must
-    not know the format's loose marks, for the grammar does not.
+    If no call is required, the answer may be other text, or JSON of the schema `answer`. The parser of the answer must
+    not use the format's loose markers, because the grammar does not support them.
     """
     grammar = _Grammar(tokenizer)
     calls = _calls(grammar, choice, format)
     head = grammar.mark(marks.answer) if marks is not None and marks.answer else ""
-    if format.text_end:  # of a text that is empty
+    if format.text_end:  # end of empty text
         grammar.rule("EMPTY", r"/\s*/")
         calls = grammar.rule("turn", f"({f'{head} ' if head else ''}{grammar.mark(format.text_end)} EMPTY)? {calls}")
     if choice.mode == "required":
@@ -59,7 +60,7 @@ def call_grammar(
 def answer_grammar(
     schema: Mapping[str, Any], tokenizer: Tokenizer, *, marks: ReasoningFormat, is_open: bool = False
 ) -> str:
-    """Returns Lark for JSON of a schema, after any reasoning."""
+    """Return a Lark grammar for JSON of a schema, with optional reasoning before it."""
     grammar = _Grammar(tokenizer)
     head = f"{grammar.mark(marks.answer)} " if marks.answer else ""
     grammar.rule("reply", f"{head}answer")
@@ -68,7 +69,7 @@ def answer_grammar(
 
 
 class _Grammar:
-    """Collects the rules of a Lark source."""
+    """Collects the rules of a Lark grammar."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -79,13 +80,14 @@ class _Grammar:
         return name.partition("[")[0]
 
     def is_token(self, mark: str) -> bool:
-        """Return True if a mark is a control token, which no text can match."""
+        """Return True if a marker is a control token, which text cannot match."""
         return bool(marker_ids(self._tokenizer, [mark]))
 
     def mark(self, text: str) -> str:
-        """Returns what matches a text with marks in it, as tokens or as text; `{n}` matches a number, `{id}` an id.
+        """Return an expression for a string with markers, as tokens or as text. `{n}` matches a number and `{id}` an
+        id.
 
-        A number has at most four digits: a small model would not end it otherwise.
+        A number has at most four digits, because a small model might never end it.
         """
         items: list[str] = []
         plain = ""
@@ -100,7 +102,7 @@ class _Grammar:
         return " ".join([*items, json.dumps(plain)] if plain else items)
 
     def closing(self, mark: str) -> str:
-        """Returns what matches a mark that ends calls; nothing if it ends the answer, as a stop token does."""
+        """Return an expression for the end marker of calls. It is empty for a stop token, which ends the answer."""
         return "" if marker_ids(self._tokenizer, [mark]) & self._tokenizer.stop_ids else self.mark(mark)
 
     def finish(self, marks: ReasoningFormat | None, is_open: bool) -> str:
@@ -132,12 +134,12 @@ class _Grammar:
 
 
 def _calls(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
-    """Adds a rule for one call or several with their marks, and returns its name; `rest` follows the first mark."""
+    """Add a rule for one or several calls with their markers, and return its name. `rest` follows the first marker."""
     objects = (_object(grammar, format, i, tool) for i, tool in enumerate(choice.callable))
     grammar.rule("object", " | ".join(objects))
     open_mark, close_mark = format.marks[0] if _is_marked(format) else ("", "")
     if format.tags is not None and format.tags.name[0].strip() == open_mark:
-        open_mark = ""  # written with the name
+        open_mark = ""  # it contains the name
     before, after = (json.dumps(text) if open_mark and text else "" for text in format.padding)
     begin, separator, end = format.group or (_LIST if format.is_list else ("", "", ""))
     body = "object"
@@ -153,13 +155,13 @@ def _calls(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
         grammar.rule("rest", f"call {more} {grammar.mark(format.gaps[1] + closing)}")
         return grammar.rule("calls", f"{grammar.mark(opening + format.gaps[0])} rest")
     grammar.rule("rest", f"payload {more}")
-    opened = open_mark.removeprefix(format.opened)  # the prompt may end with it
+    opened = open_mark.removeprefix(format.opened)  # the prompt may already end with this marker
     first = f'" "? {lead}' if lead else ""
     return grammar.rule("calls", f"{first} {grammar.mark(opened)} rest")
 
 
 def _lead(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
-    """Returns what matches the header of a message to a tool, where a format has one."""
+    """Return an expression for the header of a message to a tool, empty if the format has none."""
     if not format.lead:
         return ""
     before, _, after = format.lead.partition("{name}")
@@ -168,7 +170,7 @@ def _lead(grammar: _Grammar, choice: ToolChoice, format: Format) -> str:
 
 
 def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
-    """Returns what matches a call of a tool, without the marks around it."""
+    """Return an expression for a call of a tool, without markers."""
     if format.tags is not None:
         return tagged_call(format.tags, i, tool, grammar.rule, grammar.mark)
     if format.is_python:
@@ -190,7 +192,8 @@ def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
 
 @lru_cache(256)
 def _fault(schema: str) -> str | None:
-    """Returns why a schema cannot be kept, None if it can: of many schemas in one grammar, an error names no tool."""
+    """Return the reason why a schema is not supported, or None. An error of the complete grammar would not name the
+    tool."""
     try:
         prepare_schema(schema)
     except RequestError as error:
@@ -199,21 +202,21 @@ def _fault(schema: str) -> str | None:
 
 
 def _is_marked(format: Format) -> bool:
-    """Return True if calls are written with marks; some formats only accept them."""
+    """Return True if calls are written with markers. Some formats only accept markers."""
     return bool(format.marks) and not format.is_bare
 
 
 def _more(separator: str, rule: str, choice: ToolChoice, format: Format) -> str:
-    """Returns repetitions of a rule, if there may be any."""
+    """Return an expression for repetitions of a rule, empty if repetitions are not allowed."""
     if not choice.is_parallel or format.is_single:
         return ""
     return f"({separator} {rule}){{0,{MAX_CALLS - 1}}}"
 
 
 def _free_reply(grammar: _Grammar, choice: ToolChoice, format: Format, calls: str, head: str) -> None:
-    """Adds a rule for text, calls, or text and then calls; the parser finds no call in the text.
+    """Add a rule for text, calls, or text followed by calls. The parser finds no call in the text.
 
-    `head` begins an answer that is text; such an answer has no calls.
+    An answer that begins with `head` is text without calls.
     """
     opening = format.section[0] or format.marks[0][0]
     plain = [mark for mark, _ in (*format.marks, format.section) if mark and not grammar.is_token(mark)]

@@ -1,4 +1,4 @@
-"""The CallScanner: reads one call written as a JSON object, character by character."""
+"""CallScanner: parses a call written as a JSON object, character by character."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Protocol
 _SPACE = frozenset(" \t\r\n")
 _NAME_KEYS = frozenset(["name", "tool_name", "function", "tool"])
 _ARGUMENT_KEYS = frozenset(["arguments", "parameters", "args"])
-# Without a mark, an object with any other key before its name is not a call.
+# Without a marker, an object with any other key before the name is not a call.
 _CALL_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"type", "id"}
 
 
 class Status(Enum):
-    """The result of a character."""
+    """Result of a character."""
 
-    OPEN = auto()  # taken; more follows
-    DONE = auto()  # taken; it was the last
-    FAILED = auto()  # not taken: this is not a call
-    BROKEN = auto()  # not taken: a call whose name and arguments were read ends as invalid JSON
+    OPEN = auto()  # accepted; more follows
+    DONE = auto()  # accepted; it was the last character
+    FAILED = auto()  # rejected: this is not a call
+    BROKEN = auto()  # rejected: a call with name and arguments ends as invalid JSON
 
 
 class Scanner(Protocol):
-    """Reads one call, character by character; nothing is taken back once its name is given."""
+    """Interface of parsers of a call, character by character. After `name` is set, nothing is revoked."""
 
     @property
     def name(self) -> str | None:
@@ -32,13 +32,13 @@ class Scanner(Protocol):
 
     @property
     def id(self) -> str | None:
-        """The id that the model gave the call."""
+        """Id of the call, as written by the model."""
 
     def push(self, character: str) -> Status:
-        """Takes the next character."""
+        """Process the next character."""
 
     def take(self) -> str:
-        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        """Return the characters of the arguments since the last `take`. Valid after `name` is set."""
 
 
 class ObjectScanner:
@@ -75,7 +75,7 @@ class Unread:
         self.id: str | None = None
 
     def take(self) -> str:
-        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        """Return the characters of the arguments since the last `take`. Valid after `name` is set."""
         text = "".join(self._unread)
         self._unread.clear()
         return text
@@ -108,7 +108,7 @@ class CallScanner(Unread):
         return self._name if self._has_arguments else None
 
     def push(self, character: str) -> Status:
-        """Takes the next character."""
+        """Process the next character."""
         status = self._state(character)
         if status is Status.FAILED and self.name is not None:
             return Status.BROKEN

@@ -1,4 +1,5 @@
-"""The KeyedScanner: reads one call written as an object with one key, the tool's name, whose value is the arguments."""
+"""KeyedScanner: parses a call written as an object whose only key is the tool's name and whose value is the
+arguments."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ _MAX_NAME = 256
 
 
 class KeyedScanner(Unread):
-    """Gives the characters of the arguments as they come. The call is certain when its arguments begin."""
+    """Streams the characters of the arguments. A call is recognized when its arguments begin."""
 
     def __init__(self, accepts: Callable[[str], bool]) -> None:
-        """`accepts` says whether a name can be a call's."""
+        """`accepts` returns True for valid tool names."""
         super().__init__()
         self.name: str | None = None
         self._accepts = accepts
@@ -24,7 +25,7 @@ class KeyedScanner(Unread):
         self._has_ended = False
 
     def push(self, character: str) -> Status:
-        """Take the next character."""
+        """Process the next character."""
         if self._has_ended:
             if character in _SPACE:
                 return Status.OPEN

@@ -1,4 +1,4 @@
-"""The LabelScanner: reads one call written as a label with the tool's name, and an object of arguments after it."""
+"""LabelScanner: parses a call written as a label with the tool's name, followed by an object of arguments."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _MAX_LABEL = 256
 
 @dataclass(frozen=True)
 class Label:
-    """Text before the arguments of a call. `{n}` stands for a number."""
+    """String before the arguments of a call. `{n}` matches a number."""
 
-    pattern: str  # of all of it, with the groups `name` and, if the model writes one, `id`
-    before: str = ""  # written before the name
-    after: str = ""  # written between the name and the arguments
-    end: str = ""  # written after the arguments
+    pattern: str  # of the complete label, with the group `name` and, if the model writes an id, the group `id`
+    before: str = ""  # string before the name
+    after: str = ""  # string between name and arguments
+    end: str = ""  # string after the arguments
     marks: tuple[str, ...] = ()  # control tokens within the call
     is_bare: bool = False  # keys and strings of the arguments have no JSON quotes
 
 
 def label_pattern(before: str, after: str) -> str:
-    """Return a pattern of the text before the arguments, of which a model may leave out all but the name."""
+    """Return a pattern for the string before the arguments. A model may omit everything except the name."""
 
     def optional(text: str) -> str:
         pieces = re.split(r"(\{id\}|\{n\})", text)
@@ -49,7 +49,7 @@ def label_pattern(before: str, after: str) -> str:
 
 
 class LabelScanner(Unread):
-    """Reads a label up to the arguments' bracket, then gives their characters as they come."""
+    """Reads a label up to the opening bracket of the arguments, then streams the characters of the arguments."""
 
     def __init__(self, label: Label) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class LabelScanner(Unread):
         self._bare = UnquotedJson() if label.is_bare else None
 
     def push(self, character: str) -> Status:
-        """Takes the next character."""
+        """Process the next character."""
         if self.name is None:
             if character != "{":
                 self._label += character

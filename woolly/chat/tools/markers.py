@@ -1,4 +1,4 @@
-"""Marks that are control tokens; a request shows them as text (`Engine.new_request`), so that a parser sees them."""
+"""Markers that are control tokens. `Engine.new_request` includes them in the text of an answer, for the parser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 
-# Texts that may be control tokens; MiniMax M3 writes one before each tag.
+# Strings that may be control tokens. MiniMax M3 writes a control token before each tag.
 TOKEN = re.compile(r"\]<\]\w+\[>\[|<[^<>\s]+>|\[/?[A-Z_]+\]")
 
 
 def markers_of(format: Format) -> list[str]:
-    """Return every marker that a parser of the format looks for."""
+    """Return all markers that a parser of the format recognizes."""
     texts = [text for pair in (*format.marks, format.section) for text in pair]
     texts += [format.between, format.lead, format.text_end, *format.frame]
     if format.label is not None:
@@ -29,6 +29,6 @@ def markers_of(format: Format) -> list[str]:
 
 
 def marker_ids(tokenizer: Tokenizer, marks: Iterable[str]) -> frozenset[int]:
-    """Returns the ids of the marks that are control tokens of a vocabulary."""
+    """Return the ids of markers that are control tokens in a vocabulary."""
     found = (tokenizer.encode(mark, add_special=False) for mark in marks)
     return frozenset(ids[0] for ids in found if len(ids) == 1 and tokenizer.is_special(ids[0]))

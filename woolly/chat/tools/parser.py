@@ -1,4 +1,4 @@
-"""The ToolParser: finds calls in an answer as it arrives, in any of the formats."""
+"""ToolParser: streaming parser of calls in all formats."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 def make_call_id(length: int | None = None) -> str:
-    """Returns an id for a call: OpenAI's kind, or `length` letters and digits for templates that want those."""
-    import secrets  # few answers call a tool
+    """Return an id for a call in OpenAI's format, or of `length` letters and digits for templates that require them."""
+    import secrets  # imported late: few answers call a tool
 
     if length is None:
         return "call_" + "".join(secrets.choice(_LETTERS) for _ in range(24))
@@ -32,10 +32,11 @@ def make_call_id(length: int | None = None) -> str:
 
 
 class ToolParser:
-    """Turns text into events, character by character, so that how the text is cut into pieces changes nothing.
+    """Converts text to events character by character, so the events do not depend on how the text is divided into
+    chunks.
 
-    Text that may be the beginning of a call is held back until it is known to be one. Space around calls is dropped,
-    a call that ends in the middle keeps what it has, and what only looks like a call is given as text.
+    Text that may be the beginning of a call is buffered until it is recognized as a call or as text. Whitespace around
+    calls is dropped. An incomplete call is returned with the arguments so far.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class ToolParser:
         max_calls: int | None = None,
         make_id: Callable[[int | None], str] = make_call_id,
     ) -> None:
-        """`tools` are those that were given. After `max_calls` calls the rest of the answer is dropped."""
+        """`tools` are the tools of the request. After `max_calls` calls, the rest of the answer is dropped."""
         self._format = format
         self._schemas = {tool.name: tool.schema for tool in tools}
         self._max_calls = max_calls
         self._make_id = make_id
         self._closers = dict(format.marks + format.loose)
         self._loose = frozenset(["", *(mark for mark, _ in format.loose)])
-        # Texts that are dropped where a call follows.
+        # Strings that are dropped before a call.
         heads = [format.lead.replace("{name}", name) for name in self._schemas] if format.lead else []
         self._heads = frozenset(
             head for head in (format.section[0], format.text_end, format.between.strip(), *heads) if head
@@ -63,21 +64,21 @@ class ToolParser:
         self._events: list[Event] = []
         self._out: list[str] = []  # text of the current event
         self._state = self._in_text
-        self._space = ""  # held back; dropped if a call follows
-        self._buffer = ""  # may be the beginning of a mark
+        self._space = ""  # buffered whitespace; dropped if a call follows
+        self._buffer = ""  # may be the beginning of a marker
         self._seen_text = self._is_after_call = self._is_over = False
         self.n_calls = 0
 
-        # State of the current marked part, or bare object.
-        self._raw: list[str] = []  # all of it, until it is certain to be a call
+        # State of the current part between markers, or object without markers.
+        self._raw: list[str] = []  # complete text, until it is recognized as a call
         self._mark = ""
-        self._ends: tuple[str, ...] = ()  # what may follow its last call; the last of them ends it
+        self._ends: tuple[str, ...] = ()  # strings that may follow the last call; the last string ends the part
         self._in_array = False
         self._n_before = 0
         self._scanner: Scanner | None = None
 
     def push(self, text: str) -> list[Event]:
-        """Returns the events that the next piece of the answer completes."""
+        """Return the events that the next chunk of the answer completes."""
         for character in text:
             if self._is_over:
                 break
@@ -85,7 +86,7 @@ class ToolParser:
         return self._take()
 
     def finish(self) -> list[Event]:
-        """Returns the events of held-back text, at the end of the answer."""
+        """Return the events of buffered text at the end of the answer."""
         if not self._is_over:
             if self._state == self._in_text:
                 self._show(self._buffer)
@@ -96,19 +97,19 @@ class ToolParser:
         self._is_over = True
         return self._take()
 
-    # Text, and where a call may begin.
+    # Text, in which a call may begin.
 
     def _in_text(self, c: str) -> None:
         if not self._buffer and c not in self._begins:
-            self._show(c)  # most are
+            self._show(c)  # most characters
             return
         self._buffer += c
         while self._buffer and not self._may_grow(self._buffer):
-            # The longest mark counts: ```json is more than ```.
+            # Use the longest marker: ```json instead of ```.
             mark = max((mark for mark in self._closers if self._buffer.startswith(mark)), key=len, default="")
             is_bare = not mark and self._buffer[0] in "{[" and not self._seen_text and not self.n_calls
             if mark in self._heads:
-                self._space += mark  # dropped with the space if a call follows
+                self._space += mark  # dropped with the whitespace if a call follows
                 self._buffer = self._buffer[len(mark) :]
             elif mark or is_bare:
                 rest, self._buffer = self._buffer[len(mark) :], ""
@@ -144,22 +145,22 @@ class ToolParser:
         self._in_array = False
         self._n_before = self.n_calls
         self._state = self._after_mark
-        if format.tags is not None and mark == format.tags.name[0].strip():  # the mark before it was left out
+        if format.tags is not None and mark == format.tags.name[0].strip():  # the model omitted the marker before it
             self._raw = []
             for character in mark:
                 self._state(character)
 
     def _give_up(self, c: str = "") -> None:
-        """Turns everything since the mark into text; `c` is not part of it."""
+        """Treat everything since the marker as text, without `c`."""
         raw, self._raw = "".join(self._raw), []
         self._state = self._in_text
         if raw:
-            # Not parsed again: a text of nothing but marks would take quadratic time.
+            # Not parsed again, because text that consists of markers would take quadratic time.
             self._show(raw)
         if c:
             self._in_text(c)
 
-    # Between a mark and what closes it.
+    # Between a start marker and its end marker.
 
     def _after_mark(self, c: str) -> None:
         if c in _SPACE and self._mark:
@@ -176,7 +177,7 @@ class ToolParser:
             self._give_up(c)
 
     def _new_scanner(self) -> Scanner | None:
-        """Returns a scanner of calls that the format does not write as objects."""
+        """Return a scanner for calls that are not JSON objects."""
         format = self._format
         if self._in_array:
             return PythonScanner(self._accepts()) if format.is_python else None
@@ -189,7 +190,7 @@ class ToolParser:
         return None if format.tags is None else TagScanner(format.tags, self._schemas)
 
     def _accepts(self) -> Callable[[str], bool]:
-        """Returns what says whether a name can be a call's: without a mark, those of the tools that were given."""
+        """Return a predicate for tool names. Without a marker, only tools of the request are accepted."""
         return self._schemas.__contains__ if self._mark in self._loose else bool
 
     def _begin_object(self, c: str) -> None:
@@ -273,7 +274,7 @@ class ToolParser:
             self._events.append(CallArguments(self.n_calls - 1, text))
 
     def _end_call(self) -> None:
-        has_end = self._ends or self._format.tags is None  # else the scanner has read it
+        has_end = self._ends or self._format.tags is None  # otherwise the scanner has read it
         self._state = self._between_objects if self._in_array else self._after_calls if has_end else self._in_text
         self._is_over = self.n_calls == self._max_calls
 
@@ -283,7 +284,7 @@ class ToolParser:
         self._out.clear()
 
     def _take(self) -> list[Event]:
-        """Returns the events so far, with neighbours of one kind joined."""
+        """Return the events so far. Consecutive events of the same kind are joined."""
         self._flush()
         events: list[Event] = []
         for event in self._events:

@@ -1,4 +1,4 @@
-"""Tools for templates that know none: the system message describes them, and calls are plain text."""
+"""Tools for templates without tool support: the system message describes the tools, and calls are plain text."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def renders_tools(template: str) -> bool:
 
 
 def describe_tools(messages: Sequence[Message], tools: Sequence[Tool], example: str = "") -> list[Message]:
-    """Returns the conversation with the tools in its system message.
+    """Return the conversation with the tools in its system message.
 
-    Calls and results become text of plain roles, unless the template shows calls, as in `example`.
+    Calls and results become text messages like `example`, unless the template renders calls.
     """
     plain = list(messages) if example else [_plain(message) for message in messages]
     if not tools:

@@ -1,4 +1,4 @@
-"""The PythonScanner: reads one call written as Python: name(key=value, ...)."""
+"""PythonScanner: parses a call written as Python: name(key=value, ...)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MAX_NAME = 256
 
 
 class PythonScanner(Unread):
-    """Gives the arguments as JSON, each when it ends. The call is certain when its first key or its end is read."""
+    """Streams the arguments as JSON, each when it is complete. A call is recognized by its first key or its end."""
 
     def __init__(self, accepts: Callable[[str], bool]) -> None:
-        """`accepts` says whether a name can be a call's."""
+        """`accepts` returns True for valid tool names."""
         super().__init__()
         self.name: str | None = None
         self._accepts = accepts
@@ -25,12 +25,12 @@ class PythonScanner(Unread):
         self._value: list[str] = []
         self._quote = ""
         self._escaped = False
-        self._may_close = False  # a quote was read, which ends the string if the text after it allows that
+        self._may_close = False  # a quote was read, which ends the string if the following text allows it
         self._depth = 0
         self._n_keys = 0
 
     def push(self, character: str) -> Status:
-        """Takes the next character."""
+        """Process the next character."""
         status = self._state(character)
         if status is Status.FAILED and self.name is not None:
             self._unread.append("}")

@@ -1,4 +1,4 @@
-"""The TagScanner: reads one call written as tags, with one pair of tags for each argument."""
+"""TagScanner: parses a call written as tags, with one pair of tags per argument."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ _MAX_NAME = 256
 
 @dataclass(frozen=True)
 class Tags:
-    """Texts before and after each part of a call, as they are written; space between parts does not count."""
+    """Strings before and after each part of a call. Whitespace between parts is ignored when parsing."""
 
     name: tuple[str, str]
     key: tuple[str, str]
     value: tuple[str, str]
     end: str  # after the last argument
-    has_lines: bool = False  # a value is on lines of its own
-    types: tuple[tuple[str, str], ...] = ()  # what is written before a value of each type, in place of value[0]
-    quote: tuple[str, str] = ("", "")  # around a string that has characters of markup
-    is_element: bool = False  # the key is the tag: value[1] has it as {key}, and values that are not scalar nest
+    has_lines: bool = False  # a value is on separate lines
+    types: tuple[tuple[str, str], ...] = ()  # string before a value of each type, instead of value[0]
+    quote: tuple[str, str] = ("", "")  # quotes around a string with markup characters
+    is_element: bool = False  # the key is the tag: value[1] contains {key}, and lists and objects are nested elements
 
     @property
     def read(self) -> Tags:
-        """Return the texts as a scanner looks for them, without the space around them."""
+        """Return the strings without surrounding whitespace, for parsing."""
         name, key, value = ((first.strip(), last.strip()) for first, last in (self.name, self.key, self.value))
         types = tuple((kind, text.strip()) for kind, text in self.types)
         return replace(self, name=name, key=key, value=value, end=self.end.strip(), types=types)
 
 
 class TagScanner:
-    """Reads the name, then key and value of each argument, and gives JSON: strings letter by letter, others whole.
+    """Reads the name, then key and value of each argument. Streams JSON: strings by character, other values when
+    complete.
 
-    The call is certain when its first key or its end begins.
+    A call is recognized when its first key or its end begins.
     """
 
     def __init__(self, tags: Tags, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        """`schemas` are those of the tools' arguments, by the names of the tools."""
+        """`schemas` maps tool names to the schemas of their arguments."""
         self._tags = tags = tags.read
         self._schemas = schemas
         self._buffer = ""
@@ -53,7 +54,7 @@ class TagScanner:
         self._key = ""
         self._schema: object = None
         self._value: list[str] = []
-        self._has_begun = False  # the value's first character was seen
+        self._has_begun = False  # the first character of the value was read
         self._is_done = False
         self._n_keys = 0
         self._unread: list[str] = []
@@ -66,13 +67,13 @@ class TagScanner:
             self._expect({tags.name[0]: self._begin_name})
 
     def take(self) -> str:
-        """Returns the characters of the arguments since the last call; valid once `name` is set."""
+        """Return the characters of the arguments since the last `take`. Valid after `name` is set."""
         text = "".join(self._unread)
         self._unread.clear()
         return text
 
     def push(self, character: str) -> Status:
-        """Takes the next character."""
+        """Process the next character."""
         if not self._state(character):
             if self.name is None:
                 return Status.FAILED
@@ -148,7 +149,7 @@ class TagScanner:
         self._state = self._before_value if self._tags.quote[0] else self._in_value
 
     def _before_value(self, c: str) -> bool:
-        """Read what may be the quote of a value."""
+        """Process a possible quote before a value."""
         begin, finish = self._tags.quote
         self._buffer += c
         if self._buffer == begin:

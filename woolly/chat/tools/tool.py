@@ -1,4 +1,4 @@
-"""Tools: functions that a model may call, and which of them it must."""
+"""Tools that a model may call, and the tool choice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIELDS = {"name", "description", "parameters", "strict"}
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A whole call; `arguments` is JSON text as the model wrote it."""
+    """Complete call. `arguments` is JSON text as written by the model."""
 
     id: str
     name: str
@@ -23,16 +23,16 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Tool:
-    """One function, with the JSON schema of its arguments."""
+    """Function with the JSON schema of its arguments."""
 
     name: str
     description: str | None = None
-    parameters: Mapping[str, Any] | None = None  # None: it takes no arguments
-    strict: bool = False  # its arguments must follow the schema exactly
+    parameters: Mapping[str, Any] | None = None  # None: no arguments
+    strict: bool = False  # arguments must match the schema exactly
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Tool:
-        """Reads a mapping: {"type": "function", "function": {"name": ...}} or the inner mapping."""
+        """Read a mapping: {"type": "function", "function": {"name": ...}} or the inner mapping."""
         function = given.get("function", given) if isinstance(given, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RequestError(
@@ -49,13 +49,13 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Returns the schema of its arguments, which are an object."""
+        """Return the schema of the arguments, which are an object."""
         if self.parameters is None:
             return {"type": "object", "properties": {}, "additionalProperties": False}
         return {"type": "object", **self.parameters}
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the JSON that chat templates and prompts show."""
+        """Return the JSON for chat templates and prompts."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
@@ -65,16 +65,16 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """The tools that may be called, and whether one must be."""
+    """Tools that may be called, and whether a call is required."""
 
     tools: Sequence[Tool] = field(default_factory=tuple)
     mode: Literal["none", "auto", "required"] = "none"
-    only: frozenset[str] | None = None  # names that may be called; None: all
-    is_parallel: bool = True  # several calls in one answer
+    only: frozenset[str] | None = None  # names of callable tools; None: all
+    is_parallel: bool = True  # True if an answer may have several calls
 
     @classmethod
     def of(cls, tools: Sequence[Tool | Mapping[str, Any]], choice: str | None, is_parallel: bool = True) -> ToolChoice:
-        """Reads tools and a choice: none, auto, required, or the name of the tool that must be called."""
+        """Read tools and a choice: none, auto, required, or the name of a required tool."""
         given = tuple(tool if isinstance(tool, Tool) else Tool.of(tool) for tool in tools)
         names = [tool.name for tool in given]
         if len(set(names)) < len(names):
@@ -92,7 +92,7 @@ class ToolChoice:
 
     @property
     def callable(self) -> tuple[Tool, ...]:
-        """The tools that may be called."""
+        """Tools that may be called."""
         return tuple(tool for tool in self.tools if self.only is None or tool.name in self.only)
 
     @property

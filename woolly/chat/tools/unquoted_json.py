@@ -1,4 +1,4 @@
-"""The BareObject: turns an object whose keys and strings have no JSON quotes into JSON, character by character."""
+"""UnquotedJson: converts an object without JSON quotes around keys and strings to JSON, character by character."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ QUOTE = '<|"|>'  # around strings; one token of Gemma 4's vocabulary
 
 
 class UnquotedJson:
-    """Reads {key:<|"|>text<|"|>,other:[1,true]} from its opening to its closing bracket; JSON strings are taken too."""
+    """Reads {key:<|"|>text<|"|>,other:[1,true]} from the opening to the closing bracket. JSON strings are also
+    accepted."""
 
     def __init__(self) -> None:
         self._depth = 0
-        self._word = ""  # a key or a number, until it ends
+        self._word = ""  # an incomplete key or number
         self._buffer = ""  # may be the beginning of a quote
         self._in_text = self._in_json = self._escaped = False
         self.is_done = False
 
     def push(self, character: str) -> str:
-        """Returns the JSON that a character completes."""
+        """Return the JSON that a character completes."""
         if self._in_json:
             self._in_json = self._escaped or character != '"'
             self._escaped = character == "\\" and not self._escaped

@@ -1,4 +1,4 @@
-"""Values: arguments that a model writes without JSON, as the JSON that the tool's schema expects."""
+"""Conversion of argument values to the JSON that the tool's schema expects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
 def to_json(value: object) -> str:
-    """Returns JSON text with letters as they are."""
+    """Return JSON text without escaping non-ASCII characters."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def is_text(schema: object) -> bool:
-    """Return True if a schema accepts strings only, so that a value needs no end to be known as one."""
+    """Return True if a schema accepts only strings, so a value is known to be a string before it is complete."""
     if not isinstance(schema, Mapping):
         return False
     if isinstance(options := schema.get("enum"), list) and options:
@@ -25,7 +25,7 @@ def is_text(schema: object) -> bool:
 
 
 def typed_json(raw: str, schema: object) -> str:
-    """Returns the JSON text of a bare value: a JSON value if the schema takes more than strings, else a string."""
+    """Return the JSON text of an unquoted value: a string, or a JSON value if the schema also accepts other types."""
     text = raw.strip()
     if is_text(schema):
         return to_json(raw)
@@ -35,7 +35,7 @@ def typed_json(raw: str, schema: object) -> str:
 
 
 def python_json(raw: str) -> str:
-    """Returns the JSON text of a Python or JSON literal, and of other text as a string."""
+    """Return the JSON text of a Python or JSON literal. Other text becomes a string."""
     text = raw.strip()
     if found := _read_json(text) or _WORDS.get(text.lower()):
         return found
@@ -44,13 +44,13 @@ def python_json(raw: str) -> str:
             return to_json(ast.literal_eval(form))
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":  # with quotes in it that are not escaped
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":  # it contains quotes that are not escaped
         return to_json(text[1:-1])
     return to_json(text)
 
 
 def _read_python(text: str) -> str | None:
-    """Return the JSON of a list or mapping that is written as Python."""
+    """Return the JSON of a list or mapping written as Python."""
     if not text.startswith(("[", "{", "(")):
         return None
     try:
@@ -70,7 +70,7 @@ def _may_be_text(schema: object) -> bool:
 
 
 def _read_json(text: str) -> str | None:
-    """Returns the text if it is JSON."""
+    """Return the text if it is JSON."""
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,3 +1,3 @@
-"""DERIVATION: formats of calls, read from what a chat template renders."""
+"""Derivation of call formats from rendered chat templates."""
 
 __all__: list[str] = []

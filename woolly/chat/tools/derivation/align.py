@@ -1,16 +1,16 @@
-"""Common beginnings and ends of rendered texts, which never cut a marker in two."""
+"""Common prefixes and suffixes of rendered strings, which never split a marker."""
 
 from __future__ import annotations
 
 import re
 
-# A tag or a control token, the beginning of one at the end of a text, and one after MiniMax M3's namespace token.
+# A tag or a control token, the beginning of a tag at the end of a string, and a tag after MiniMax M3's namespace token.
 MARK = re.compile(r"(?:\]<\]\w+\[>\[)?<[^<>]*(?:>|\Z)|\[/?[A-Z_]+\]")
-_HEAD = re.compile(r"[^<>\[\]]*>")  # the end of a tag at the start of a text
+_HEAD = re.compile(r"[^<>\[\]]*>")  # the end of a tag at the start of a string
 
 
 def common_start(a: str, b: str) -> str:
-    """Return the longest common beginning that ends outside of markers."""
+    """Return the longest common prefix that ends outside of markers."""
     n = _n_alike(a, b)
     while (cut := min(_inside(a, n), _inside(b, n))) < n:
         n = cut
@@ -18,7 +18,7 @@ def common_start(a: str, b: str) -> str:
 
 
 def common_end(a: str, b: str) -> str:
-    """Return the longest common end that begins outside of markers."""
+    """Return the longest common suffix that begins outside of markers."""
     n = _n_alike(a[::-1], b[::-1])
     while n and (cut := min(_after(a, n), _after(b, n))) < n:
         n = cut
@@ -26,7 +26,7 @@ def common_end(a: str, b: str) -> str:
 
 
 def marks_in(text: str) -> list[re.Match[str]]:
-    """Return the markers of a text."""
+    """Return the markers in a string."""
     return [match for match in MARK.finditer(text) if match[0]]
 
 
@@ -35,12 +35,13 @@ def _n_alike(a: str, b: str) -> int:
 
 
 def _inside(text: str, n: int) -> int:
-    """Return where the marker begins within which the first `n` characters end, `n` if they end outside."""
+    """Return the start of the marker that the first `n` characters cut, or `n` if they end outside of markers."""
     return next((match.start() for match in MARK.finditer(text) if match.start() < n < match.end()), n)
 
 
 def _after(text: str, n: int) -> int:
-    """Return how many of the last `n` characters are behind a marker within which they begin; `n` if outside."""
+    """Return how many of the last `n` characters follow the marker that they cut, or `n` if they begin outside of
+    markers."""
     at = len(text) - n
     head = _HEAD.match(text)
     if head is not None and 0 < at < head.end():

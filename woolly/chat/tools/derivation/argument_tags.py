@@ -1,4 +1,4 @@
-"""Derivation of tags: how a model writes the arguments of a call one by one."""
+"""Derivation of the tags around each argument of a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 
 def find_tags(body: str, calls: list[tuple[str, Any]], typed: str) -> tuple[Tags, list[tuple[int, int]]] | None:
-    """Return the tags of arguments, and the places of the calls; None if the arguments are written otherwise."""
+    """Return the tags around arguments and the positions of the calls, or None if the arguments have another format."""
     spans = []
     pieces: tuple[str, ...] = ()
     for i, (name, _) in enumerate(calls):
@@ -59,7 +59,7 @@ def find_tags(body: str, calls: list[tuple[str, Any]], typed: str) -> tuple[Tags
 
 
 def _with_number(text: str, body: str, calls: list[tuple[str, Any]]) -> str:
-    """Return the text behind a name with `{n}` for the number of the call."""
+    """Return the string after a name, with `{n}` for the number of the call."""
     for digit in "01":
         other = text.replace(digit, str(int(digit) + 1))
         if digit in text and len(calls) > 1 and calls[1][0] + other in body:
@@ -68,9 +68,9 @@ def _with_number(text: str, body: str, calls: list[tuple[str, Any]]) -> str:
 
 
 def _types(typed: str, value_end: str, assign: str) -> tuple[dict[str, tuple[str]], tuple[str, str]]:
-    """Return the text before a value by its type, where the type is written, with the common start under "".
+    """Return the string before a value for each type, if the format writes types. The key "" has the common start.
 
-    Second is what encloses a string with characters of markup.
+    The second result is the quotes around strings that contain markup characters.
     """
     found: dict[str, str] = {}
     quote = ("", "")

@@ -41,15 +41,15 @@ from woolly.chat.tools.unquoted_json import QUOTE
 if TYPE_CHECKING:
     from woolly.templates import ChatTemplate
 
-_MIN_TURN = 10  # characters of the markers around one
+_MIN_TURN = 10  # characters of the markers around a turn
 _LONG_ID = "call_0123456789abcdefghijklmn"
 
 
 def derive_format(probe: TemplateProbe, reasoning: str = "") -> Format | None:
-    """Return the call format that a template shows.
+    """Return the call format of a template.
 
-    None if it shows no calls, or none that a parser of the format reads back. `reasoning` is reasoning without text,
-    which some templates write before calls.
+    Returns None if the template renders no calls, or if a parser with the derived format does not read them back.
+    `reasoning` is empty reasoning, which some templates write before calls.
     """
     calls = [(NAMES[i], arguments_of(i)) for i in (0, 1)]
     said, one, two = probe.answer(TEXT), probe.answer(calls=calls[:1]), probe.answer(calls=calls)
@@ -59,7 +59,7 @@ def derive_format(probe: TemplateProbe, reasoning: str = "") -> Format | None:
     is_single = not (NAMES[1] in two and VALUES[1][1] in two)
     shown = one if is_single else two
     tail, text_end = _tail(probe, calls[:1], one, said)
-    # Calls without a text come after what ends a text, or after reasoning that is empty.
+    # Calls without text follow the end marker of a text, or empty reasoning.
     heads = {text: _head(text, said, prompt) for text in (one, shown)}
     body = shown[len(heads[shown]) :].removesuffix(tail)
     if text_end and body.startswith(text_end):
@@ -86,7 +86,7 @@ def derive_format(probe: TemplateProbe, reasoning: str = "") -> Format | None:
 
 
 def _tail(probe: TemplateProbe, calls: list[tuple[str, Any]], one: str, said: str) -> tuple[str, str]:
-    """Return what ends a turn, and what ends a text before calls."""
+    """Return the end of a turn, and the end of a text before calls."""
     if TEXT not in said:
         return "", ""
     both = probe.answer(TEXT, calls)
@@ -99,14 +99,14 @@ def _tail(probe: TemplateProbe, calls: list[tuple[str, Any]], one: str, said: st
 
 
 def find_probe(template: ChatTemplate) -> TemplateProbe:
-    """Return the first form of messages with calls that the template shows."""
+    """Return the first form of messages with calls that the template renders."""
     knows = renders_tools(template.source)
     forms = [TemplateProbe(template, knows, content, is_text) for content in ("", None) for is_text in (False, True)]
     call = [(NAMES[0], arguments_of(0))]
     shown = {probe: text for probe in forms if _shows(text := probe.answer(calls=call))}
     if not shown:
         return forms[0]
-    # A text that is empty may be a turn of its own.
+    # The template may render empty text as a separate turn.
     first = next(iter(shown))
     plain = replace(first, content=None)
     return plain if len(shown.get(plain, shown[first])) < len(shown[first]) - _MIN_TURN else first
@@ -118,7 +118,7 @@ def _shows(rendered: str) -> bool:
 
 
 def _head(calls: str, said: str, prompt: str) -> str:
-    """Return what is before an answer, of a text or of calls."""
+    """Return the string before an answer, which is text or calls."""
     head = common_start(calls, said if TEXT in said else prompt)
     if head.startswith(prompt) and not marks_in(head[len(prompt) :]):
         return prompt
@@ -126,7 +126,7 @@ def _head(calls: str, said: str, prompt: str) -> str:
 
 
 def _id_length(probe: TemplateProbe, call: tuple[str, Mapping[str, Any]]) -> int | None:
-    """Return the length of ids that the template accepts, None for any."""
+    """Return the length of ids that the template requires, or None for any length."""
     message = {"id": _LONG_ID, "type": "function", "function": {"name": call[0], "arguments": call[1]}}
     given: list[dict[str, Any]] = [
         {"role": "user", "content": USER},
@@ -150,8 +150,8 @@ def _reads(format: Format, body: str, calls: list[tuple[str, Any]]) -> bool:
 def _read(
     body: str, calls: list[tuple[str, Any]], probe: TemplateProbe, head: str, prompt: str, said: str
 ) -> Format | None:
-    """Return the format of the calls in a body; None if it has no known kind of payload."""
-    body = body.replace(IDS[1], IDS[0])  # of one length
+    """Return the format of the calls in a body, or None if it has no known kind of payload."""
+    body = body.replace(IDS[1], IDS[0])  # strings of equal length
     kind = find_objects(body, calls) or find_labels(body, calls)
     if kind is not None:
         return _format(kind, body, head, prompt)
@@ -168,7 +168,7 @@ def _read(
     format = _format(kind, body, head, prompt)
     if format is None:
         return None
-    # What opens a call may hold a tag of the name, what closes it the end tag of a call.
+    # The start marker of a call may contain the tag of the name, and the end marker the end tag of a call.
     inner, _, end = format.frame
     mark, close = format.marks[0]
     if end.strip() == close:
@@ -184,7 +184,7 @@ def _read(
 
 
 def _format(kind: Payloads, body: str, head: str, prompt: str) -> Format | None:
-    """Return the format of payloads by what is before, between and after them."""
+    """Return the format of payloads, derived from the strings before, between and after them."""
     spans = kind.spans
     before, after = body[: spans[0].start], body[spans[-1].end :]
     between, group, opened = "", kind.group, ""
@@ -197,7 +197,7 @@ def _format(kind: Payloads, body: str, head: str, prompt: str) -> Format | None:
     else:
         joint = body[spans[0].end : spans[1].start]
         if not before.strip() and joint.strip() and head.endswith(joint.strip()):
-            before = opened = joint.strip()  # the prompt ends with what opens a call
+            before = opened = joint.strip()  # the prompt ends with the start marker of a call
             opened = opened if prompt.endswith(opened) else ""
         closing = common_start(after, joint)
         opening = common_end(before, joint[len(closing) :])
@@ -207,7 +207,7 @@ def _format(kind: Payloads, body: str, head: str, prompt: str) -> Format | None:
             group, opening, closing = ("", joint, ""), begin + opening, closing + finish
             begin = finish = between = ""
         between = between + opening[: len(opening) - len(opening.lstrip())]
-        if not finish.strip():  # the last call needs no space behind it
+        if not finish.strip():  # no whitespace is needed after the last call
             between = closing[len(closing.rstrip()) :] + between
             closing = closing.rstrip()
     lead, opening, begin = _lead(begin, opening, names)
@@ -263,7 +263,8 @@ def _format(kind: Payloads, body: str, head: str, prompt: str) -> Format | None:
 
 
 def _lead(begin: str, opening: str, names: tuple[str, ...]) -> tuple[str | None, str, str]:
-    """Return text with the tool's name that is before a call, as with recipients, and the texts without it."""
+    """Return the string before a call that contains the tool's name, such as a recipient, and both strings without
+    it."""
     if names[0] not in begin + opening:
         return None, opening, begin
     text = begin + opening
@@ -277,12 +278,14 @@ def _is_shared(mark: str, text: str) -> bool:
 
 
 def _close(close: str, mark: str, begin: str) -> str:
-    """Return the marker that ends calls; not the end of a turn, which a call without an opening marker has not."""
+    """Return the end marker of calls. A call without a start marker has no end marker: the string is the end of the
+    turn."""
     return "" if not mark else close
 
 
 def _paired(finish: str, begin: str) -> str:
-    """Return the end of all calls, as many markers as their beginning has: more belong to the end of the turn."""
+    """Return the end of all calls, with as many markers as their start. Further markers belong to the end of the
+    turn."""
     n = len(marks_in(begin))
     marks = marks_in(finish)
     if not begin.strip():
@@ -291,7 +294,7 @@ def _paired(finish: str, begin: str) -> str:
 
 
 def _numbered(texts: list[str]) -> str:
-    """Return a text of each call with `{id}` for its id and `{n}` for its number."""
+    """Return the string common to all calls, with `{id}` for the id and `{n}` for the number."""
     plain = [text.replace(IDS[0], "{id}") for text in texts]
     if len(set(plain)) == 1 and len(plain) > 1:
         return plain[0]

@@ -1,4 +1,4 @@
-"""Payloads of calls in rendered text: JSON objects, names with JSON, Python, and objects without quotes."""
+"""Payloads of calls in rendered text: JSON objects, names with JSON, Python, and unquoted objects."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from woolly.chat.tools.unquoted_json import QUOTE
 
 @dataclass(frozen=True)
 class CallSpan:
-    """One call in a rendered text: its payload, the object or the name and arguments, without what is around it."""
+    """Payload of a call in rendered text: an object, or name and arguments, without markers."""
 
     start: int
     end: int
-    parts: tuple[str, ...]  # text before the name, between name and arguments, and after them
+    parts: tuple[str, ...]  # strings before the name, between name and arguments, and after the arguments
 
 
 @dataclass(frozen=True)
 class Payloads:
-    """Payloads of calls, and how they are written."""
+    """Payloads of calls, and their format."""
 
     name: str
     spans: tuple[CallSpan, ...]
-    group: tuple[str, str, str] | None = None  # brackets of an array around all payloads, and the text between two
+    group: tuple[str, str, str] | None = None  # brackets of an array around all payloads, and the separator
 
 
 def find_objects(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
-    """Return JSON objects that hold a name and its arguments, or the arguments by their name."""
+    """Return JSON objects that contain a name and arguments, or the arguments with the name as key."""
     decoder = json.JSONDecoder()
     spans: list[CallSpan] = []
     at, is_keyed, group = 0, False, None
@@ -73,7 +73,7 @@ def _is_call(value: Mapping[str, Any], name: str, arguments: Any) -> bool:
 
 
 def _parts(payload: str, name: str, arguments: Any) -> tuple[str, str, str] | None:
-    """Return the texts of a payload around its name and its arguments, which are JSON; None if they are not."""
+    """Return the strings around name and arguments of a payload, or None if name or arguments are not JSON."""
     at = payload.rfind(name, 0, payload.find(KEYS[0]))
     begin = at + len(name)
     decoder = json.JSONDecoder()
@@ -88,7 +88,7 @@ def _parts(payload: str, name: str, arguments: Any) -> tuple[str, str, str] | No
 
 
 def find_labels(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
-    """Return names that are followed by JSON of the arguments."""
+    """Return names followed by arguments as JSON."""
     spans: list[CallSpan] = []
     for i, (name, arguments) in enumerate(calls):
         key = body.find(VALUES[i][0])
@@ -101,7 +101,7 @@ def find_labels(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
 
 
 def find_python(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
-    """Return calls that are written as Python."""
+    """Return calls written as Python."""
     spans = []
     for i, (name, _) in enumerate(calls):
         at = body.rfind(name + "(", 0, body.find(VALUES[i][0]))
@@ -118,7 +118,7 @@ def find_python(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
 
 
 def find_unquoted(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
-    """Return names that are followed by an object without JSON quotes."""
+    """Return names followed by an object without JSON quotes."""
     spans = []
     for i, (name, _) in enumerate(calls):
         at = body.rfind(name, 0, body.find(VALUES[i][0]))

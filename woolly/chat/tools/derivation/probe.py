@@ -1,4 +1,4 @@
-"""Conversations that differ in one thing, rendered to show how a chat template writes calls and reasoning."""
+"""Similar conversations, rendered to find how a chat template writes calls and reasoning."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 USER, TEXT, THOUGHT = "qaskq", "qsayq", "qmuseq"
 NAMES = ("qtoolaq", "qtoolbq")
-IDS = ("qid00000a", "qid00000b")  # nine letters and digits, which Mistral's templates ask for
+IDS = ("qid00000a", "qid00000b")  # nine letters and digits, as required by Mistral's templates
 KEYS = ("qkeyaq", "qkeybq")
 VALUES = (("qvalaq", "qvalbq"), ("qvalcq", "qvaldq"))
-SPECIAL = "q<&\n>\"'\\q"  # a string that markup may quote
-# A value of each type, by a name that sorts as they stand here: some templates sort the arguments.
+SPECIAL = "q<&\n>\"'\\q"  # a string that a format with markup may quote
+# A value of each type. The names are in alphabetical order because some templates sort the arguments.
 TYPED: dict[str, Any] = {
     "qtypea": SPECIAL,
     "qtypeb": 7135,
@@ -48,13 +48,13 @@ TOOLS = (_tool(NAMES[0], [*KEYS, *TYPED]), _tool(NAMES[1], KEYS))
 
 
 def arguments_of(i: int) -> dict[str, Any]:
-    """Return the arguments of the call of this number."""
+    """Return the arguments of the call with this number."""
     return dict(zip(KEYS, VALUES[i], strict=True))
 
 
 @dataclass(frozen=True)
 class TemplateProbe:
-    """A chat template, and the form in which it takes the calls of an assistant."""
+    """Chat template, and the form of assistant messages with calls that it accepts."""
 
     template: ChatTemplate
     renders_tools: bool
@@ -62,7 +62,7 @@ class TemplateProbe:
     is_text: bool = False  # arguments are JSON text, not an object
 
     def prompt(self) -> str:
-        """Return a prompt that an answer follows."""
+        """Return a prompt that ends before the answer."""
         return self._show([], begins_answer=True)
 
     def answer(
@@ -71,7 +71,8 @@ class TemplateProbe:
         calls: Sequence[tuple[str, Mapping[str, Any]]] = (),
         thought: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return a conversation that ends with an answer; `thought` are fields of it, such as its reasoning."""
+        """Return a conversation that ends with an answer. `thought` has further fields of the answer, such as its
+        reasoning."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content if text is None else text}
         if calls:
             message["tool_calls"] = [
@@ -85,7 +86,7 @@ class TemplateProbe:
         return self._show([{**message, **(thought or {})}], begins_answer=False)
 
     def needs_full_tools(self) -> bool:
-        """Return True if the template rejects tools without descriptions of arguments, which it otherwise shows."""
+        """Return True if the template only renders tools whose arguments have descriptions."""
         if not self.renders_tools:
             return False
         parameters = {"type": "object", "properties": {"qkeyaq": {"type": "object"}, "qkeybq": {"type": "string"}}}
