@@ -1,7 +1,7 @@
 """FleetLLM: an LLM whose requests run on replicas.
 
-The front opens the model file without weights, for its tokenizer, template and limits. It renders, tokenizes, validates
-and replies with the code of a single-process server; only the tokens come from replicas.
+The front opens the model file without weights, for its tokenizer, template and limits. The front renders, tokenizes,
+validates and replies with the code of a single-process server; only the tokens come from replicas.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _FleetDriver(EngineDriver):
     def end_reasoning(self, requests: Sequence[Request]) -> bool:
         """End the reasoning of answers. A replica that takes an answer over ends its reasoning at the same token.
 
-        Raise RequestError if no replica computes an answer at the moment, or if it does not respond.
+        Raise RequestError if no replica is computing an answer, or if the replica does not respond.
         """
         answers = [one for request in requests if isinstance(one := self._pending.get(request), PendingAnswer)]
         asked = [one for one in answers if self._end_reasoning(one)]

@@ -104,8 +104,8 @@ def _n_each(n: int, machines: Sequence[Mapping[str, int]]) -> int:
 def _share(n: int, n_each: int, machines: Sequence[Mapping[str, int]]) -> int:
     """Return the cores per replica: the cores of a machine divided by its maximum number of replicas.
 
-    With GPUs, a machine has at most `n_each` replicas per GPU. Without GPUs, it is the largest number of cores that
-    gives n shares over all machines, and at least one share on the smallest machine.
+    With GPUs, a machine has at most `n_each` replicas per GPU. Without GPUs, the share is the largest number of cores
+    that gives n shares across all machines, and at least one share on the smallest machine.
     """
     if n_each:
         return max(1, min(one["CPU"] // (one["GPU"] * n_each) for one in machines if one["GPU"]))

@@ -243,7 +243,7 @@ class Replica:
         self._link.send(WireMessage("step", step))
 
     def _is_lost(self, error: BaseException | None) -> bool:
-        """Return True if the GPU failed. This process then exits, and the front starts another one."""
+        """Return True if the GPU failed. This process then exits, and the front starts another replica."""
         if isinstance(error, DeviceError) and error.code == "lost":
             self.fault = error
             self._link.close()

@@ -88,7 +88,7 @@ def read_step(message: WireMessage, n_vocab: int) -> StepReply:
 def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
     """Return the token count at which the reasoning ended, or None without reasoning.
 
-    Raise BadMessage if it is invalid.
+    Raise BadMessage if the count is invalid.
     """
     if (at := message.fields.get("at")) is None:
         return None
@@ -98,7 +98,7 @@ def read_reasoning_end(message: WireMessage, most: int | None) -> int | None:
 
 
 def read_progress(message: WireMessage, n_texts: int) -> int:
-    """Return the number of finished texts. Raise BadMessage if it exceeds the number of texts."""
+    """Return the number of finished texts. Raise BadMessage if the number exceeds the number of texts."""
     n_done = _count(message.fields.get("done"))
     _check(n_done <= n_texts, f"progress of {n_done} of {n_texts} texts")
     return n_done
@@ -119,7 +119,7 @@ def read_rows(message: WireMessage, texts: Sequence[Sequence[int]], width: int, 
 
 
 def read_hello(message: WireMessage, protocol: int) -> Hello:
-    """Return the first message of a replica, or only the protocol if it differs."""
+    """Return the first message of a replica, or only the protocol version if it differs."""
     fields = message.fields
     if (theirs := _count(fields.get("protocol"))) != protocol:
         return Hello(theirs, None, 0, 0.0, {})

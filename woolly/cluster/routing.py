@@ -1,6 +1,6 @@
 """Router: selects the replica with the lowest expected time to first token.
 
-It uses no processes, sockets or clocks: times are arguments, so the front and a simulation can share it.
+The router uses no processes, sockets or clocks. Times are arguments, so the front and a simulation can share the code.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Replica:
 
 
 class Router:
-    """Selects by expected time to first token: queueing, and prefill of the uncached part of the prompt.
+    """Selects replicas by expected time to first token: queueing, and prefill of the uncached part of the prompt.
 
     Prefix hashing and affinity with a threshold would send all requests with a common prefix to a single replica. A
     page is a digest of `page_tokens` tokens and all preceding tokens, as in `Request.digests_to`. The router tracks the
@@ -122,7 +122,7 @@ class Router:
         rate: float | None = None,
         disk_rate: float = 1e4,
     ) -> None:
-        """Add a replica with an empty cache. Without a rate, it is assumed to be as fast as the others."""
+        """Add a replica with an empty cache. Without a rate, the replica is assumed to be as fast as the others."""
         if rate is None:
             known = [one.rate for one in self._replicas.values()]
             rate = sum(known) / len(known) if known else _RATE

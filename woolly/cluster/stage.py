@@ -118,7 +118,7 @@ class Stage:
     def claim(self, session: StageSession, instance: str) -> None:
         """Assign the stage to a session; raise StageError if it is assigned to another engine.
 
-        An engine may reconnect before its lost connection is detected. Its old session is then ended.
+        An engine may reconnect before its lost connection is detected. The old session of the engine is then ended.
         """
         with self._lock:
             owner = self._owner

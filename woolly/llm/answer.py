@@ -111,7 +111,7 @@ def written_note(driver: EngineDriver, layout: ChatFormat, requests: Sequence[Re
 
 
 def read_note(layout: ChatFormat, requests: Sequence[Request], completion: Completion) -> str:
-    """Return the text of an answer as a summary. Raise RequestError if it is empty."""
+    """Return the text of an answer as a summary. Raise RequestError if the text is empty."""
     note = ChatReader(layout, requests).complete(completion.checked()).text.strip()
     if not note:
         raise RequestError(

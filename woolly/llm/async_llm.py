@@ -43,7 +43,10 @@ class AsyncLLM(UnsupportedCallsMixin):
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        """Open the model like `LLM(model, **options)`. This blocks the event loop while loading; see `open`."""
+        """Open the model like `LLM(model, **options)`.
+
+        The constructor blocks the event loop while loading; see `open`.
+        """
         self.llm = LLM(model, **options)
 
     @classmethod

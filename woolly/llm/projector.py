@@ -1,4 +1,4 @@
-"""Projector file of a model: selection and header."""
+"""Selection of a model's projector file, and information from its header."""
 
 from __future__ import annotations
 

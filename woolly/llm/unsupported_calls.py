@@ -30,7 +30,7 @@ class UnsupportedCallsMixin:
             raise RequestError("an LLM is not callable; use llm.generate(prompt) or llm.chat(messages)")
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError, with the corresponding method if other libraries have this one."""
+            """Raise AttributeError; for a method of another library, the message names the corresponding method."""
             ours = PEER_CALLS.get(name)
             hint = f"; use {ours}" if ours else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)

@@ -14,7 +14,7 @@ Reply = Literal["once", "always", "no", "never"]
 
 
 class Approvals:
-    """Decides on each tool call. A tool that the user always or never allows is not asked about again."""
+    """Decides on each tool call. The user is not asked again about a tool that is always or never allowed."""
 
     def __init__(self, policy: str, ask: Callable[[OfferedTool, str], Reply]) -> None:
         """`ask(tool, arguments)` asks the user about calls that the policy does not allow."""

@@ -42,7 +42,7 @@ class Config:
 
 
 def read_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
-    """Return the enabled servers. Raise RequestError with the file and the reason if it is invalid."""
+    """Return the enabled servers. Raise RequestError with the file name and the reason if the file is invalid."""
     try:
         data = json.loads(path.expanduser().read_text(encoding="utf-8"))
     except (OSError, RuntimeError) as error:

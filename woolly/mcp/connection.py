@@ -1,4 +1,4 @@
-"""Connection to an MCP server. Only the event loop of its Toolbox may use it."""
+"""Connection to an MCP server. Only the event loop of the Toolbox may use a connection."""
 
 from __future__ import annotations
 

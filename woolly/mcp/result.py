@@ -16,7 +16,7 @@ MAX_CHARACTERS = 20_000  # about 5,000 tokens; a longer result would fill the co
 
 @dataclass(frozen=True)
 class ToolResult:
-    """Text of a result. With `is_error`, the tool reported a failure, which the model also sees."""
+    """Text of a tool result. With `is_error`, the tool reported a failure, which the model also sees."""
 
     text: str
     is_error: bool = False

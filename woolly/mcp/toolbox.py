@@ -95,13 +95,13 @@ class Toolbox:
         raise ToolError(f"unknown tool {name[:80]!r}; available tools: {names or 'none'}")
 
     def begin(self, call: ToolCall) -> Future[ToolResult]:
-        """Start a call; cancelling the future ends it. Raise ToolError, here or as the future's error, if it fails."""
+        """Start a call; cancelling the future ends it. If the call fails, `begin` or the future raises ToolError."""
         tool = self.find(call.name)
         arguments = _arguments(call)
         return self._submit(self._connections[tool.server].call(tool.inner_name, arguments))
 
     def call(self, call: ToolCall) -> ToolResult:
-        """Return the result of a call. Ctrl-C cancels it."""
+        """Return the result of a call. Ctrl-C cancels the call."""
         running = self.begin(call)
         try:
             return running.result()

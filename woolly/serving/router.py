@@ -63,7 +63,7 @@ class ParsedRoute(APIRoute):
 
 @dataclass(frozen=True)
 class _Declared:
-    """Declaration of a route."""
+    """Path, function and options of a declared route."""
 
     path: str
     endpoint: Callable[..., Any]

@@ -1,8 +1,8 @@
 """Handling of unknown body fields: rename, reject or ignore.
 
 Synonyms of known fields are renamed. Fields that would change the answer on other servers are rejected with the name to
-use instead. All others are ignored, and reported in the header x-woolly-ignored and the log. Null, false and empty
-values are dropped silently, unless the name looks like a typo.
+use instead. All other unknown fields are ignored, and reported in the header x-woolly-ignored and the log. Null, false
+and empty values are dropped silently, unless the name looks like a typo.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class LostConnection(ConnectionError):  # noqa: N818 - named after the state
 
 
 class RejectedConnection(ConnectionError):  # noqa: N818 - named after the state
-    """The peer has another token or version, so retrying does not help."""
+    """The peer has a different token or version, so retrying does not help."""
 
 
 class Connection:

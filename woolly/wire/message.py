@@ -40,7 +40,7 @@ class WireMessage:
 
     @classmethod
     def read(cls, data: bytearray | bytes) -> WireMessage:
-        """Parse a message; its arrays are views into `data`. Raise BadMessage if it is invalid."""
+        """Parse a message; its arrays are views into `data`. Raise BadMessage if `data` is invalid."""
         try:
             (n_head,) = _HEAD.unpack_from(data)
             head = json.loads(memoryview(data)[_HEAD.size : _HEAD.size + n_head].tobytes())

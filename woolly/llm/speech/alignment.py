@@ -1,4 +1,4 @@
-"""Token alignment of Whisper by cross-attention weights and dynamic time warping (DTW).
+"""Token alignment for Whisper with cross-attention weights and dynamic time warping (DTW).
 
 Published models have known alignment heads; other models use all heads of the second half of the decoder layers, as in
 openai-whisper. Weights are normalized over tokens, median-filtered over time and averaged over heads. DTW through the

@@ -28,7 +28,7 @@ NO_LIMITS = KeyLimits()
 
 @dataclass(frozen=True)
 class Account:
-    """An API key without its secret."""
+    """API key without its secret value."""
 
     name: str  # name in the log and the usage
     owner: str  # owner of sessions, files and cached prefixes; stable across restarts

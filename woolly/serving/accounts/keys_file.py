@@ -156,7 +156,7 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _without(text: str, name: str) -> str:
-    """Return the text without the table of a key: its header and all lines up to the next header."""
+    """Return the text without the table of a key, which ends at the next table header."""
     kept: list[str] = []
     is_inside = False
     for line in text.split("\n"):  # splitlines would also split at U+2028 within a string

@@ -35,7 +35,7 @@ def check_input(path: Path) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Raise RequestError if the file name has an unknown extension or its folder does not exist."""
+    """Raise RequestError if the file name has an unknown extension or the folder does not exist."""
     _check_kind(path)
     if not path.parent.is_dir():
         raise RequestError(f"cannot write {path}: {path.parent} is not a folder")

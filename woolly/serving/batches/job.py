@@ -59,7 +59,7 @@ class _Model:
 
 
 class Job:
-    """One run of a batch. After an interruption, the next run continues from the journal with identical results."""
+    """Single run of a batch. After an interruption, the next run continues from the journal with identical results."""
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ _BEHIND = -1  # priority below interactive requests
 class RowDeferred(Exception):  # noqa: N818 - not an error: the row is sent again
     """Raised if a row must be sent again later.
 
-    `is_full` means that other requests use the server's capacity, `is_spent` that the key has reached its limit. Both
-    are False for other temporary errors.
+    `is_full` means that other requests use the server's capacity, `is_spent` that the key has reached its limit.
+    `is_full` and `is_spent` are False for other temporary errors.
     """
 
     def __init__(self, seconds: float, status: int, code: str, reason: str) -> None:

@@ -187,7 +187,7 @@ class BatchStore:
         return sorted(open_ones, key=lambda found: (found["created_at"], found["id"]))
 
     def delete_file(self, owner: str, id: str) -> None:
-        """Delete a file. Raises ApiError 404 if it does not exist, 409 if a batch needs it."""
+        """Delete a file. Raises ApiError 404 if the file does not exist, 409 if a batch needs it."""
         self.get(owner, id, "file")
         if any(batch.get("input_file_id") == id for batch in self.unfinished()):
             raise ApiError(409, "file_in_use", "an unfinished batch uses this file; cancel the batch first")
@@ -195,7 +195,10 @@ class BatchStore:
         self.content(id).unlink(missing_ok=True)
 
     def delete_batch(self, owner: str, id: str) -> None:
-        """Delete a batch, but not the client's files. Raises ApiError 404 if it does not exist, 409 if it is open."""
+        """Delete a batch, but not the client's files.
+
+        Raises ApiError 404 for an unknown batch, 409 for an unfinished batch.
+        """
         batch = self.get(owner, id, "batch")
         if batch["status"] not in ENDED:
             raise ApiError(409, "batch_open", f"the batch is {batch['status']}; cancel it first")
@@ -236,7 +239,7 @@ class BatchStore:
             yield dict(one.found)  # a copy, because the worker changes it
 
     def _read_all(self, kind: str) -> list[_Known]:
-        """Return all objects of a kind, reading only new files. Objects are replaced, never changed in place."""
+        """Return all objects of a kind; only new files are read. Objects are replaced, never changed in place."""
         before, after = self._known.get(kind, {}), {}
         with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
             for entry in entries:

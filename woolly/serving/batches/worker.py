@@ -72,13 +72,13 @@ class BatchWorker:
         return batch if running is None else running.batch
 
     async def add(self, batch: Data) -> None:
-        """Store a batch and start it. Raises ApiError if the store rejects it."""
+        """Store a batch and start it. Raises ApiError if the store rejects the batch."""
         async with self.changing:
             await run_in_thread(self.store.add_batch, batch)
         self.wake()
 
     async def add_rows(self, owner: str, endpoint: str, data: bytes, n_rows: int) -> Data:
-        """Store a batch of inline rows and start it. Raises ApiError if the store rejects it."""
+        """Store a batch of inline rows and start it. Raises ApiError if the store rejects the batch."""
         store = self.store
         async with self.changing:
             file = await run_in_thread(store.add_file, owner, "requests.jsonl", "batch", data)
@@ -95,7 +95,7 @@ class BatchWorker:
     async def cancel(self, owner: str, id: str) -> Data:
         """Cancel a batch. Running rows finish, and the answers become the output.
 
-        Raises ApiError 409 if it has ended.
+        Raises ApiError 409 if the batch has ended.
         """
         async with self.changing:
             batch = self.shown(await run_in_thread(self.store.get, owner, id, "batch"))

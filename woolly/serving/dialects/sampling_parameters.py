@@ -122,7 +122,7 @@ def _stops(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _bias(bias: Any) -> dict[int | str, float | bool]:
-    """Convert pairs or a mapping to a mapping. Numeric keys become token ids."""
+    """Convert a list of pairs or a mapping to a mapping. Numeric keys become token ids."""
     pairs = bias.items() if isinstance(bias, Mapping) else bias
     found: dict[int | str, float | bool] = {}
     for pair in pairs:

@@ -52,7 +52,10 @@ class Authenticator:
         named: Sequence[NamedKey] = (),
         issuer: Issuer | None = None,
     ) -> None:
-        """`secret` signs tokens. None generates a random secret, so tokens become invalid when the process ends."""
+        """`secret` signs tokens.
+
+        If it is None, a random secret is generated, so tokens become invalid when the process ends.
+        """
         self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
         # Other programs may know the secret to verify tokens, so digests of keys use a different secret.
         self._pepper = hmac.new(self._secret, b"woolly: digests of keys", hashlib.sha256).digest()
@@ -65,7 +68,7 @@ class Authenticator:
     def set_keys(self, keys: Sequence[str], admin_keys: Sequence[str], named: Sequence[NamedKey]) -> None:
         """Replace the keys; tokens of removed keys become invalid.
 
-        Raises RequestError if the server requires keys and none is left.
+        Raises RequestError if the server requires keys and there are no new keys.
         """
         if not (keys or named or self._began_open or self.issuer):
             raise RequestError("no key is left, so no client could connect; add at least one key")

@@ -1,6 +1,6 @@
 """HTTP and WebSocket protocols of uvicorn with timeouts for slow clients.
 
-uvicorn has no public interface for this, so pyproject.toml pins a range of its versions.
+uvicorn has no public interface for such timeouts, so pyproject.toml pins a range of uvicorn versions.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client -> (requests left, when)
 
     def count(self, client: str) -> None:
-        """Count a request. Raises ApiError 429 with the time to wait if the client exceeds its rate."""
+        """Count a request. Raises ApiError 429 with the time to wait if the client exceeds its rate limit."""
         if not self._per_minute:
             return
         now, left = self._clock(), self._left(client)
@@ -72,7 +72,7 @@ class KeyGuessLimiter:
         self._wrong.count(address)
 
     def record_success(self, address: str, key: str) -> None:
-        """Accept a valid key. Raises ApiError 429 if the address may have guessed it after many wrong keys."""
+        """Accept a valid key. Raises ApiError 429 if the address may have guessed the key after many wrong keys."""
         if (address, key) not in self._right and self._wrong.is_spent(address):
             self._wrong.count(address)
         self._right[address, key] = None

@@ -115,8 +115,8 @@ async def read_body(
 ) -> bytes | None:
     """Return the complete body, or None if the client disconnects.
 
-    Raises ApiError 413 if the body is too large, 408 if it is too slow. `take` is called with the size of each part and
-    may raise.
+    Raises ApiError 413 if the body is too large, 408 if the client sends it too slowly. `take` is called with the size
+    of each part and may raise.
     """
     if declared is not None and declared > most:
         raise _too_large(most)

@@ -31,7 +31,10 @@ def client_of(connection: HTTPConnection) -> str:
 
 
 def owner_of(connection: HTTPConnection) -> str:
-    """Return the owner of a client's sessions and requests: its key or user. Without keys, all clients share one."""
+    """Return the owner of a client's sessions and requests: its key or user.
+
+    Without keys, all clients have the same owner.
+    """
     return str(getattr(connection.state, "owner", ""))
 
 

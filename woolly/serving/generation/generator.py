@@ -281,7 +281,7 @@ class Generator:
             log.info(what, extra={"client": generation.client or None, "text": text})
 
     def cache_salt(self, owner: str) -> bytes:
-        """Return the cache salt of a client. Without it, cache hits would reveal other clients' prompts."""
+        """Return the cache salt of a client. Without a salt, cache hits would reveal other clients' prompts."""
         if self._settings.shares_prefixes or not owner:
             return b""
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()

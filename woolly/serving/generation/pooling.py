@@ -111,7 +111,7 @@ async def run_pooling(
 
 
 async def _find(models: ModelManager, name: str | None, can: Sequence[Capability]) -> ModelInfo:
-    """Return the model with this name. Raises ApiError if it has none of the capabilities."""
+    """Return the model with this name. Raises ApiError if the model has none of the capabilities."""
     for one in can[:-1]:
         with suppress(ApiError):
             if one in (info := await models.resolve(name, one)).capabilities:

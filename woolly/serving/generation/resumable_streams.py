@@ -123,10 +123,7 @@ class ResumableStreams:
         return stream
 
     def start(self, name: str, owner: str, begin: Begin) -> ResumableStream:
-        """Start a resumable stream and return it before its answer begins.
-
-        ApiError 503 if there are too many streams.
-        """
+        """Start a resumable stream and return it before its answer begins. Raises ApiError 503 for too many streams."""
         self.drop(name, owner)
         self._drop_expired()
         self._evict_oldest(owner)
@@ -143,14 +140,14 @@ class ResumableStreams:
         return stream
 
     def get(self, name: str, owner: str) -> ResumableStream | None:
-        """Return the stream of a chat, even if its model is still loading, or None if there is none."""
+        """Return the stream of a chat, even if its model is still loading, or None if the chat has no stream."""
         self._drop_expired()
         return self._streams.get((owner, name))
 
     def find(self, name: str, owner: str) -> ResumableStream:
-        """Return the stream of a chat. Raises ApiError 404 if there is none or it belongs to another client.
+        """Return the stream of a chat. Raises ApiError 404 if the client has no such stream.
 
-        Raises ApiError 503 while its model is loading.
+        Raises ApiError 503 while the model of the stream is loading.
         """
         stream = self.get(name, owner)
         if stream is None:

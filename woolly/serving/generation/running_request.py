@@ -80,7 +80,10 @@ class RunningRequest(AsyncIterator[Chunk]):
 
     @property
     def is_file_changed(self) -> bool:
-        """True if an answer failed because the model file was truncated. All further requests would fail."""
+        """True if an answer failed because the model file was truncated.
+
+        All further requests to this model would fail.
+        """
         return any(_is_file_changed(request.error) for request in self._requests)
 
     def start(self) -> None:

@@ -79,7 +79,7 @@ DIALECTS: tuple[Dialect, ...] = (
 def create_app(settings: Settings, dialects: Sequence[Dialect] = DIALECTS) -> FastAPI:
     """Return the server as an ASGI app; its routes share `app.state`.
 
-    http_server.py loads models at startup. Without it, the first request that needs a model loads it.
+    http_server.py loads models at startup. Otherwise, the first request that needs a model loads the model.
     """
 
     @asynccontextmanager
@@ -184,7 +184,10 @@ def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
 
 
 def _engines(models: ModelManager) -> Iterator[EngineStats]:
-    """Yield statistics of the engines in this process. Only reads counts, which is safe while the engine runs."""
+    """Yield statistics of the engines in this process.
+
+    This function only reads counts, which is safe while the engine runs.
+    """
     for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
             scheduler = getattr(slot.llm.engine, "scheduler", None)  # engines of replicas are in other processes

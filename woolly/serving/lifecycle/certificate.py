@@ -29,14 +29,14 @@ class Certificate:
     """A certificate, its key and an SSL context for new connections."""
 
     def __init__(self, cert: Path, key: Path) -> None:
-        """Raise RequestError if the files cannot be read, do not match, or the certificate is not valid now."""
+        """Raise RequestError if the files are unreadable or do not match, or the certificate is not currently valid."""
         self.files = (cert, key)
         self.context = _new_context()
         self.fingerprint = ""
         self.read()
 
     def read(self) -> None:
-        """Reload the files for new connections. Raises RequestError as the constructor does."""
+        """Reload the files for new connections. Raises RequestError under the same conditions as the constructor."""
         cert, key = self.files
         _check_times(cert)
         for context in (_new_context(), self.context):  # if the new context fails, the current one is unchanged
@@ -181,7 +181,7 @@ def _new_context() -> ssl.SSLContext:
 
 
 def _check_times(cert: Path) -> None:
-    """Raise RequestError if the certificate cannot be read or is not valid now."""
+    """Raise RequestError if the certificate cannot be read or is not currently valid."""
     now = time.time()
     begins, ends = _times(cert)
     if not begins <= now < ends:

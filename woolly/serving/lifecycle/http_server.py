@@ -41,11 +41,12 @@ _SPARE_FILES = 256  # file descriptors for models, the log and the database, in 
 def run(
     settings: Settings, end: Callable[[int], Any] | None = None, prepare: Callable[[FastAPI], None] | None = None
 ) -> int:
-    """Serve until a signal arrives, and return the exit code. Raises RequestError or StoreError if it cannot serve.
+    """Serve until a signal arrives, and return the exit code.
 
-    `end` ends the process immediately with an exit code, as `os._exit` does. It is called at the second signal, and if
-    a thread does not end, because threads cannot be cancelled. Without `end`, the interpreter waits for the thread.
-    `prepare` is called with the app before it serves. The caller must set up the logs.
+    Raises RequestError or StoreError if the server cannot start. `end` ends the process immediately with an exit code,
+    as `os._exit` does. `end` is called at the second signal, and if a thread does not end, because threads cannot be
+    cancelled. Without `end`, the interpreter waits for the thread. `prepare` is called with the app before it serves.
+    The caller must set up the logs.
     """
     _outlive_clients()
     end_left_children()
@@ -184,7 +185,10 @@ class _Server(uvicorn.Server):
         self._tasks.append(asyncio.get_running_loop().create_task(self._drain()))
 
     def _start_restart(self) -> bool:
-        """Return True if the process restarts. It must have been ready, and must not have restarted repeatedly."""
+        """Return True if the process restarts.
+
+        The process must have been ready, and must not have restarted repeatedly.
+        """
         if not self._is_restarting and self._state.health.is_ready and can_restart():
             self._is_restarting = True
             self._tasks.append(asyncio.get_running_loop().create_task(self._restart()))

@@ -1,4 +1,4 @@
-"""Catalog of available models, described by the headers of their files. It loads no weights."""
+"""Catalog of available models, described by the headers of their files. The catalog loads no weights."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ModelCatalog:
         return list(found.values())
 
     def find(self, name: str) -> ModelInfo:
-        """Return a model by its name, file name or catalogue name. Raises ApiError 404 if there is none."""
+        """Return a model by its name, file name or catalogue name. Raises ApiError 404 for an unknown name."""
         paths = self._paths()
         key = self._key(name, paths)
         if key is None:

@@ -35,7 +35,7 @@ class ModelSlot:
 
     @property
     def model(self) -> LLM:
-        """Return the model. Raises ApiError 503 if it was unloaded, for example after the grace period."""
+        """Return the model. Raises ApiError 503 if the model was unloaded, for example after the grace period."""
         if self.llm is None:
             raise answer_cancelled()
         return self.llm

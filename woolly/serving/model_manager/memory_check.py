@@ -18,7 +18,7 @@ from woolly.serving.errors import ApiError
 
 
 def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
-    """Return the minimum memory of the model. Raises errors of the file and of `ctx`."""
+    """Return the minimum memory of the model. Raises the errors of an invalid file or `ctx`."""
     with open_gguf(path) as file:
         plan = trace(file, ctx=options.ctx)
         if options.stages:  # memory is on the machines of the stages

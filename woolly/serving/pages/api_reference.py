@@ -67,8 +67,7 @@ def is_reference(method: str, path: str) -> bool:
 def add_reference(app: FastAPI) -> None:
     """Add /docs and /openapi.json; FastAPI's page would load scripts from another host.
 
-    The first request renders both. This takes several 100 ms, so it runs on a thread while the event loop streams
-    answers.
+    The first request renders both on a thread, because rendering takes several 100 ms and must not delay streams.
     """
 
     @cache

@@ -52,7 +52,7 @@ class MessageBatchBody(BaseModel):
 
 @router.post(_ROUTE, response_model=None, summary="Create a batch of messages")
 async def create_batch(body: MessageBatchBody, request: Request) -> Data:
-    """Start a batch. Its requests succeed or fail independently."""
+    """Start a batch. The requests of a batch succeed or fail independently."""
     seen: set[str] = set()
     for i, one in enumerate(body.requests):
         if one.custom_id in seen:
@@ -129,7 +129,7 @@ async def delete_batch(id: str, request: Request) -> Data:
 
 
 async def _found(id: str, request: Request) -> Data:
-    """Return the client's stored batch with current counts. Raises ApiError 404 if it does not exist."""
+    """Return the client's stored batch with current counts. Raises ApiError 404 if the batch does not exist."""
     worker = worker_of(request)
     own = id.removeprefix(_PREFIX) if id.startswith(_PREFIX) else ""
     try:

@@ -67,7 +67,10 @@ class CountBody(BaseModel):
 
     @property
     def is_thinking(self) -> bool:
-        """True if reasoning is requested. Without the field, Anthropic's models do not think."""
+        """True if reasoning is requested.
+
+        If the field is missing, there is no reasoning, as with Anthropic's models.
+        """
         return self.thinking is not None and self.thinking.type != "disabled"
 
     @property

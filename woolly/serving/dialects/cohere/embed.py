@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 class EmbedBody(BaseModel):
-    """Texts and the requested number formats."""
+    """Texts to embed, and the requested number formats."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

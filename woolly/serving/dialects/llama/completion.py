@@ -39,7 +39,10 @@ _TEXTS = {"prompt", "input_prefix", "input_suffix", "input_extra"}  # fields of 
 @router.post("/completion", summary="Complete a prompt (llama-server)")
 @router.post("/completions", summary="Complete a prompt (llama-server)")
 async def complete(body: CompletionBody, request: Request) -> Response:
-    """Complete a prompt. Several prompts, or n_cmpl, return a list of replies. `stream` selects server-sent events."""
+    """Complete a prompt.
+
+    For several prompts, or with n_cmpl, the reply is a list of replies. `stream` selects server-sent events.
+    """
     return await answer(body, request)
 
 

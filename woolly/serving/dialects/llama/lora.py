@@ -30,7 +30,7 @@ async def list_adapters(request: Request) -> list[dict[str, Any]]:
 async def scale_adapters(scales: Items[dict[str, Any]], request: Request) -> dict[str, bool]:
     """Set the default scales of the adapters; unlisted adapters get 0.
 
-    This changes the answers of all clients, so it needs an admin key.
+    The scales change the answers of all clients, so the route requires an admin key.
     """
     check_admin(request)
     generator: Generator = request.app.state.generator

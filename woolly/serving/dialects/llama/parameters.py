@@ -168,7 +168,7 @@ def _one(prompt: Any) -> str | list[int | str] | MarkedPrompt:
 
 
 def generation_settings(params: SamplingParams, *, limit: int | None, **given: Any) -> dict[str, Any]:
-    """Return the effective parameters with llama-server's names; `given` has parameters outside of the engine."""
+    """Return the effective parameters with llama-server's names; `given` has parameters of the server."""
     n_predict = -1 if limit is None else limit
     rows = [row for row in options_of(SamplingParams).values() if row.group and row.kind in (int, float, bool)]
     return {

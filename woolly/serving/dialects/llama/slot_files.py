@@ -1,7 +1,7 @@
 """Slot files: the tokens of a slot, with their model and client.
 
-The KV cache is not stored: a restore recomputes it from the tokens, bit for bit. A file has a few bytes per token, and
-no file can put wrong values into the cache.
+The KV cache is not stored: a restore recomputes it from the tokens, bit for bit. A slot file takes a few bytes per
+token, and cannot put wrong values into the cache.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def write_slot(path: Path, info: ModelInfo, owner: str, tokens: Sequence[int]) -
 def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[list[int], int]:
     """Return the tokens and the size of a file.
 
-    Raises ApiError 400 unless it is a slot file of this model and client.
+    Raises ApiError 400 unless the file is a slot file of this model and client.
     """
     try:
         data = read_regular_file(path, _MAX_BYTES)

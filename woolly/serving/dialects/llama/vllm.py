@@ -37,7 +37,7 @@ class UnloadBody(BaseModel):
 
 @router.get("/version")
 async def version() -> dict[str, str]:
-    """Return the version of Woolly."""
+    """Return Woolly's version."""
     return {"version": __version__}
 
 

@@ -36,7 +36,7 @@ class StartBody(BaseModel):
 
 
 class PageTools:
-    """Servers of the --mcp file, started with the app. Without a file, there are no tools."""
+    """Servers of the --mcp file, started with the app. Without this file, there are no tools."""
 
     def __init__(self, file: Path | None) -> None:
         """Raise RequestError if the file cannot be read or the package is missing."""

@@ -33,7 +33,7 @@ class Conversation:
         self._sent = sent
 
     async def keep(self, chunks: AsyncIterator[ChatChunk], head: ReplyContext) -> AsyncIterator[ChatChunk]:
-        """Yield the chunks. Before the last chunk, the new messages and the answer are stored together."""
+        """Yield the chunks. Before the last chunk is yielded, the new messages and the answer are stored together."""
         events: list[Event] = []
         async for chunk in chunks:
             events += chunk.events

@@ -171,7 +171,7 @@ class SessionStore:
             return self._find(db, owner, id)
 
     def get(self, owner: str, id: str) -> Session:
-        """Return a session. Raises ApiError 404 if it does not exist or has another owner."""
+        """Return a session. Raises ApiError 404 if the owner has no such session."""
         with self._transaction() as db:
             return self._find(db, owner, id)
 
@@ -217,7 +217,7 @@ class SessionStore:
             return self._find(db, owner, id)
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete a session and its messages. This works even on a full disk."""
+        """Delete a session and its messages. A deletion succeeds even on a full disk."""
         try:
             self._delete(owner, id)
         except ApiError as error:

@@ -125,7 +125,7 @@ async def show(body: ShowBody, request: Request) -> Response:
 
 
 def _parameters(derived: Preset | None) -> list[str]:
-    """Return the options of a derived model as lines of a Modelfile."""
+    """Return the options of a derived model as Modelfile lines."""
     given = {} if derived is None else derived.sampling
     names = {"max_tokens": "num_predict"}
     return [

@@ -45,7 +45,7 @@ def _rank(info: ModelInfo) -> tuple[bool, bool]:
 
 
 async def check_takes_audio(request: Request, name: str | None) -> None:
-    """Raise ApiError 400 if the model does not support audio; the message names available models that do."""
+    """Raise ApiError 400 if the model does not support audio; the message names available models with audio support."""
     settings = request.app.state.settings
     models: ModelManager = request.app.state.models
     info = await models.resolve(name)

@@ -47,7 +47,7 @@ class ReadAheadReply(BaseModel):
 async def read_typed(body: ChatBody, request: Request) -> ReadAheadReply:
     """Prefill the prompt of a message that the user is still typing; generate no answer.
 
-    The prefill runs only while no answer is running, and never loads a model. Its tokens count toward the limits of the
+    The prefill runs only while no answer is running, and never loads a model. The tokens count toward the limits of the
     API key, but the call does not count as a request.
     """
     state = request.app.state

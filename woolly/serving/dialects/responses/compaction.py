@@ -117,7 +117,7 @@ class NoteOutput(Output):
         self._note = ""
 
     def push(self, chunk: ChatChunk) -> list[Data]:
-        """Return the events of the item when the summary is complete. Raises ApiError if it is empty."""
+        """Return the events of the item when the summary is complete. Raises ApiError if the summary is empty."""
         for event in chunk.events:
             if isinstance(event, Text):
                 self._note += event.text

@@ -45,7 +45,10 @@ class StoredConversation:
 
 
 class ConversationStore:
-    """Store of conversations with limits. Each owner sees only its own. Use it only on the event loop thread."""
+    """Store of conversations with limits.
+
+    Each owner can access only its own conversations. Use it only on the event loop thread.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class ConversationStore:
         return self._kept.n_bytes
 
     def create(self, owner: str, items: Sequence[Data], metadata: Mapping[str, str]) -> StoredConversation:
-        """Create a conversation. Raises ApiError 400 if its items are invalid or too large."""
+        """Create a conversation. Raises ApiError 400 if the items are invalid or too large."""
         id = f"conv_{secrets.token_hex(24)}"
         conversation = StoredConversation(owner, id, int(time.time()), dict(metadata))
         self._check(conversation, items)
@@ -96,14 +99,14 @@ class ConversationStore:
         self._kept.forget(id)
 
     def item(self, owner: str, id: str, item_id: str) -> Data:
-        """Return an item. Raises ApiError 404 if it does not exist."""
+        """Return an item. Raises ApiError 404 if the item does not exist."""
         found = self.get(owner, id).items.get(item_id)
         if found is None:
             raise ApiError(404, "not_found", f"unknown item {item_id[:80]!r} in this conversation")
         return found
 
     def add(self, owner: str, id: str, items: Sequence[Data]) -> None:
-        """Add items to the end of a conversation. Raises ApiError 400 if they are invalid or too large."""
+        """Add items to the end of a conversation. Raises ApiError 400 if the items are invalid or too large."""
         conversation = self.get(owner, id)
         self._check(conversation, items)
         self._add(conversation, items)

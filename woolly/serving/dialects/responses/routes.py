@@ -31,7 +31,7 @@ Data = dict[str, Any]
 
 
 class ResponseReply(BaseModel):
-    """A response with the fields that all responses have."""
+    """Response with the fields that are always present."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -41,7 +41,10 @@ class _Live:
 
 
 class ResponseStore:
-    """Store of responses with limits. Each owner sees only its own. Use it only on the event loop thread."""
+    """Store of responses with limits.
+
+    Each owner can access only its own responses. Use it only on the event loop thread.
+    """
 
     def __init__(self, most: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:
         self._kept: BoundedStore[StoredResponse] = BoundedStore(most, max_bytes, self._forget_items)
@@ -84,12 +87,12 @@ class ResponseStore:
             self._forget_items(response["id"], kept)
 
     def get(self, owner: str, id: str) -> Data:
-        """Return a stored or running response. Raises ApiError 404 if it does not exist."""
+        """Return a stored or running response. Raises ApiError 404 if the response does not exist."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).response if live is None else live.response
 
     def items(self, owner: str, id: str) -> list[Data]:
-        """Return the input of a stored or running response. Raises ApiError 404 if it does not exist."""
+        """Return the input of a stored or running response. Raises ApiError 404 if the response does not exist."""
         live = self._under_way(owner, id)
         return self.ended(owner, id).items if live is None else live.items
 
@@ -98,21 +101,21 @@ class ResponseStore:
         return id in self._kept
 
     def ended(self, owner: str, id: str) -> StoredResponse:
-        """Return a stored response with its input. Raises ApiError 404 if it does not exist."""
+        """Return a stored response with its input. Raises ApiError 404 if the response does not exist."""
         kept = self._kept.get(owner, id)
         if kept is None:
             raise ApiError(404, "not_found", f"unknown response {id[:80]!r}; it may have been evicted")
         return kept
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete a stored response. Raises ApiError 404 if it does not exist, 409 if it is running."""
+        """Delete a stored response. Raises ApiError 404 for an unknown response, 409 for a running response."""
         if self._under_way(owner, id) is not None:
             raise ApiError(409, "response_under_way", "the response is running; cancel it first")
         self.ended(owner, id)
         self._kept.forget(id)
 
     def cancel(self, owner: str, id: str) -> Data:
-        """Cancel a running response. Raises ApiError 404 if it does not exist, 400 if it has ended."""
+        """Cancel a running response. Raises ApiError 404 for an unknown response, 400 for a finished response."""
         live = self._under_way(owner, id)
         if live is None:
             status = self.ended(owner, id).response["status"]

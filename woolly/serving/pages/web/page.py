@@ -55,7 +55,7 @@ def is_public(method: str, path: str) -> bool:
 
 
 def create_router(assets: Assets | None = None, *, has_page: bool = True) -> APIRouter:
-    """Return the routes `/` and, with the page, `/web/`. Without the page, `/` has no HTML.
+    """Return the routes `/` and, with the page, `/web/`. Without the page, `/` returns no HTML.
 
     `/` returns JSON about the server to clients that accept JSON or HTML, and Ollama's health check text to others.
     """
