@@ -81,8 +81,7 @@ class RequestError(WoollyError):
     "grammar" if a structure cannot be compiled, "grammar_too_slow" if it takes too much time from other requests,
     "wrong_model" if the model does not support the call (such as embeddings of a chat model), "busy" while files of
     other requests are decoded, and "context_length" if prompt and answer do not fit the context (without a field if the
-    prompt alone does not fit). `names` are the parameters in the message, by their Python names; the default is the
-    field.
+    prompt alone does not fit). `names` has the Python names of the parameters in the message, by default only `field`.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class RequestError(WoollyError):
         self.names = tuple(names) if names is not None else () if field is None else (field,)
 
     def worded(self, names: Mapping[str, str]) -> str:
-        """Return the message with the caller's names of parameters, such as command line flags."""
+        """Return the message with the caller's parameter names, such as command line flags."""
         left = {name: names[name] for name in self.names if name in names}  # each parameter occurs once
         # A word after a hyphen is already a flag.
         return re.sub(r"(?<![-\w])\w+", lambda word: left.pop(word[0], word[0]), self.advised(names))

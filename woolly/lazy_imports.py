@@ -1,6 +1,6 @@
 """Lazy imports for packages.
 
-A package that imports all its files slows down every user: `woolly run` would import twice the modules that it needs.
+A package that imports all its files slows down every user: `woolly run` would import twice as many modules as it needs.
 """
 
 from __future__ import annotations

@@ -221,8 +221,7 @@ def _reasoning_markers(
 
 
 def _must_close(request: ChatRequest, known: TemplateFormat) -> bool:
-    """Return True if the prompt must end with empty reasoning: reasoning is disabled, but the template has no
-    switch."""
+    """Return True if empty reasoning must end the prompt: reasoning is disabled, but the template has no switch."""
     is_off = request.reasoning.effort == "none" and known.reasoning is not None and not known.reasoning.has_channels
     return is_off and known.switch is None
 
@@ -278,8 +277,7 @@ def _check_effort(effort: str | None, known: TemplateFormat) -> None:
 
 
 def _stops(params: SamplingParams, template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Return the stop strings. If ChatML replaces a missing template, its end marker may be plain text in the
-    vocabulary."""
+    """Return the stop strings. If ChatML replaces a missing template, its end marker may not be a control token."""
     if not template.is_fallback or _CHATML_END in params.stop:
         return params.stop
     is_token = len(tokenizer.encode(_CHATML_END, add_special=False, parse_special=True)) == 1

@@ -29,8 +29,7 @@ class DerivedReasoning:
 
 
 def derive_reasoning(template: ChatTemplate, probe: TemplateProbe) -> DerivedReasoning:
-    """Return the reasoning markers of a template: derived from rendered conversations, or else from the table of
-    families."""
+    """Return a template's reasoning markers, derived from rendered conversations or from the table of families."""
     said, prompt = probe.answer(TEXT), probe.prompt()
     for field, thought in _thoughts(template):
         for calls in ((), _CALL):
@@ -79,8 +78,7 @@ def _paired(before: str, after: str, prompt: str, n_marks: int) -> ReasoningForm
 def _headed(
     before: str, after: str, prompt: str, probe: TemplateProbe, thought: Mapping[str, Any]
 ) -> ReasoningFormat | None:
-    """Return markers without a shared word: a header that may be the end of the prompt, and the text after the
-    reasoning."""
+    """Return markers without a shared word: a header that may end the prompt, and the text after the reasoning."""
     if before.startswith(prompt):
         start = before[len(prompt) :].strip()
     else:
@@ -116,8 +114,7 @@ def _with_answer(marks: ReasoningFormat, said: str, probe: TemplateProbe) -> Rea
 
 
 def _header(said: str, prompt: str) -> ReasoningFormat | None:
-    """Return the header of an answer after the prompt, such as the name of the recipient, or None if there is no
-    header."""
+    """Return the header of an answer after the prompt, such as the recipient's name, or None if there is no header."""
     head = said[len(prompt) : said.rfind(TEXT)] if TEXT in said and said.startswith(prompt) else ""
     return ReasoningFormat("", "", answer=head) if head.strip() else None
 

@@ -22,8 +22,7 @@ def escape_results(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[M
 
 
 def escape_tools(tools: Sequence[Tool], tokenizer: Tokenizer) -> tuple[Tool, ...]:
-    """Return the tools without control tokens in their descriptions. Names and values are unchanged because calls must
-    match them."""
+    """Return the tools without control tokens in descriptions. Names and values must match calls and are unchanged."""
     return tuple(
         replace(
             tool,

@@ -331,8 +331,7 @@ def _written(part: Part, modalities: Modalities) -> str:
 def find_placeholders(
     text: str, images: Sequence[ProcessedItem], modalities: Modalities
 ) -> tuple[MediaPlaceholder, ...]:
-    """Return each image and audio clip with its position in a prompt, in order. Raise TemplateError if one is
-    missing."""
+    """Return each image and audio clip with its prompt position, in order. Raise TemplateError if one is missing."""
     placed: list[MediaPlaceholder] = []
     for kind, name in (("image", "images"), ("audio", "audio clips")):
         own = [one for one in images if one.kind == kind]

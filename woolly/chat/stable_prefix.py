@@ -20,8 +20,7 @@ _OTHER = "\N{PILCROW SIGN}"  # typed text never begins a word with it
 
 
 def with_other_ending(chat: ChatRequest) -> ChatRequest:
-    """Return the conversation with a different last word. Raise RequestError if the last message is not a user
-    message."""
+    """Return the conversation with a different last word. Raise RequestError if the last message is not the user's."""
     if not chat.messages or chat.messages[-1].role != "user":
         last = "there is none" if not chat.messages else f"the last one is of role {chat.messages[-1].role[:40]!r}"
         raise RequestError(

@@ -146,7 +146,7 @@ def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateForm
     format = None if added else derive_format(probe, "" if marks is None else marks.start + marks.end)
     calls = added or format or row
     if format is not None and (not format.marks or format.marks == ((header, ""),)):
-        # For calls without markers, accept the markers of the family, or of the format that matches the template.
+        # Without derived markers, use the format that matches the template, or accept the markers of another format.
         has_signs = bool(row.signs and row.marks)
         calls = row if has_signs else format.with_marks(row if row.is_bare else FORMATS["generic"])
     return TemplateFormat(

@@ -56,8 +56,7 @@ def _fit(calls: Sequence[ToolCall], turn: Sequence[Message], *, is_last: bool) -
 
 
 def _take(left: list[Message], call: ToolCall, *, by_id: bool) -> Message | None:
-    """Remove the result of a call from the messages and return it. Results without ids, as sent by Ollama's clients,
-    are matched by name."""
+    """Remove and return the result of a call. Results without ids, as sent by Ollama's clients, are matched by name."""
     for i, message in enumerate(left):
         if message.role != "tool":
             continue

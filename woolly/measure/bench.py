@@ -1,4 +1,4 @@
-"""Bench: speed and memory bandwidth of a program."""
+"""Bench: measures the speed and memory bandwidth of a program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Speed of this machine's kernels when memory is not the limit.
 
-Compiles a plan with one step whose weights fit the CPU's caches, and times that step. This measures the model's kernels
-at any level and row count without code for specific instruction sets.
+Compiles a plan with one step whose weights fit in the CPU's caches, and times the step. This measures the model's
+kernels at any level and row count without code for specific instruction sets.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Probe:
         self._rates: dict[tuple[GGMLType, int, int], float] = {}
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
-        """Return multiply-adds per second of a linear for a batch of n rows, with cached weights.
+        """Return multiply-adds per second of a linear step for a batch of n rows, with cached weights.
 
         Rows that are too long for the cache are shortened. Beyond some hundred columns the rate is constant.
         """
@@ -89,7 +89,7 @@ class Probe:
         return self._rates[key]
 
     def packing_seconds(self, type: GGMLType, columns: int) -> float:
-        """Return the extra seconds per byte of a linear whose weights are packed at every use."""
+        """Return the extra seconds per byte of a linear step whose weights are packed at every use."""
         columns = cached_columns(type, columns)
         panels = self._panels(type, columns)
         n_bytes = self.threads * panels * PANEL_ROWS * type.row_bytes(columns)
@@ -185,7 +185,7 @@ class GpuProbe(Probe):
     """Times single steps on a GPU. Its cache contains a matrix that is large enough to use the entire GPU."""
 
     def linear_rate(self, type: GGMLType, columns: int, n_rows: int) -> float:
-        """Return multiply-adds per second of a linear for n rows. Small batches are memory-bound: infinity."""
+        """Return multiply-adds per second of a linear step for n rows, or infinity for small, memory-bound batches."""
         if n_rows < _MANY_ROWS:
             return math.inf
         type = GGMLType.F16 if type is GGMLType.F32 else type  # attention multiplies in f16

@@ -169,7 +169,7 @@ class _Profiler:
         return seconds, [replace(cost, seconds=share * cost.seconds) for cost in costs]
 
     def _bandwidth(self, threads: int) -> float:
-        """Measure bytes per second with a buffer of the weights' size, because a small model may fit the caches."""
+        """Measure bytes per second with a buffer of the weights' size, because a small model may fit in the caches."""
         if self.about.device_bandwidth is not None:
             return self.about.device_bandwidth
         return statistics.median(measure_bandwidth(threads, self._megabytes) for _ in range(3)) * 1e9
@@ -216,7 +216,7 @@ class _Profiler:
         return changes
 
     def _seconds_with_cores(self, works: Sequence[Workload]) -> tuple[float, float] | None:
-        """Return seconds of prompt and token with one thread per core, or None if weights do not fit memory twice."""
+        """Return seconds of prompt and token with one thread per core, or None if memory cannot hold two copies."""
         if self._weight_bytes > min(_MAX_REPACKED_BYTES, available_memory() / 2):
             return None
         options = replace(self.options, threads=self.cores)

@@ -1,4 +1,4 @@
-"""Models: one file per `general.architecture`, in the order of its paper."""
+"""Models: one file per `general.architecture`, with the computation in the order of the paper."""
 
 from typing import TYPE_CHECKING
 

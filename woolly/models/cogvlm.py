@@ -11,7 +11,7 @@ from woolly.plan import Tracer
 
 
 def read(keys: Keys) -> TransformerParams:
-    """Read the parameters. All patches of an image have the same position, and it rotates all pairs (one section)."""
+    """Read the parameters. All patches of an image have the same position, which rotates all pairs (one section)."""
     hp = read_transformer(keys, "neox")
     ropes = [layer.rope and replace(layer.rope, sections=(layer.rope.n_rot // 2,)) for layer in hp.layers]
     return replace(hp, layers=tuple(replace(x, rope=rope) for x, rope in zip(hp.layers, ropes, strict=True)))

@@ -21,7 +21,7 @@ class Cohere2MoeParams:
 
 
 def read(keys: Keys) -> Cohere2MoeParams:
-    """Read the parameters. Sliding-window and dense layers have rope. The epsilon's key selects the kind of norm."""
+    """Read the parameters. Sliding-window and dense layers have rope. The epsilon's key determines the kind of norm."""
     rms, known = keys.is_set("attention.layer_norm_rms_epsilon"), (*EXPERT_KEYS, "logit_scale", "nextn_predict_layers")
     keys.positive("attention.sliding_window")  # without this key most layers would have no rope
     hp = read_transformer(keys, "adjacent", knows=known, norm="rms" if rms else "layer", period=4, dense_first=True)

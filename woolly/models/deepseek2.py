@@ -38,8 +38,8 @@ def read(keys: Keys) -> DeepseekParams:
         scale *= (1.0 + 0.1 * multiplier * exact_log(rope.factor)) ** 2
         # In published files, numerator and denominator of YaRN's magnitude are equal.
         rope = replace(rope, log_multiplier=1.0)
-    # GLM-4.7-Flash uses sigmoid routing, but its first files have no key for it: it is recognized by size. GLM 5 always
-    # uses it.
+    # GLM-4.7-Flash uses sigmoid routing, but its first files have no key for it, so it is recognized by size. GLM 5
+    # always uses sigmoid routing.
     is_glm = hp.n_layers in (47, 48) and keys.integer("vocab_size", 0) == 154880
     is_glm = is_glm or keys.architecture == "glm-dsa"
     experts = read_experts(keys, normalize=False, scoring="sigmoid" if is_glm else "softmax")

@@ -118,7 +118,7 @@ def build(p: Tracer, hp: Deepseek4Params) -> None:
 
 
 def _connected(p: Tracer, x: Handle, name: str, hp: Deepseek4Params, layer: Callable[[Handle], Handle]) -> Handle:
-    """Hyper-connections: stream-to-layer, stream-to-stream and layer-to-stream coefficients."""
+    """Return hyper-connection coefficients: stream to layer, stream to stream, and layer to stream."""
     n, eps = hp.streams, hp.common.eps
     logits = p.linear(p.rms_norm(x, eps=eps), f"hc_{name}_fn", width=n * (n + 2))
     shares = p.hyper_connections(
@@ -171,7 +171,7 @@ def _blocks(p: Tracer, h: Handle, name: str, hp: Deepseek4Params, every: int, wi
 
 
 def _chosen(p: Tracer, h: Handle, low: Handle, hp: Deepseek4Params, every: int) -> Handle | None:
-    """Return the blocks that rows attend to, or None for all: the layer has no index or the context is short."""
+    """Return the blocks that rows attend to, or None for all blocks (no index, or a short context)."""
     index = hp.index
     if index is None or not p.has("indexer.attn_q_b"):
         p.skip("indexer", *(f"indexer_compressor_{x}" for x in ("kv", "gate", "ape", "norm")))

@@ -48,7 +48,7 @@ def build_features(p: Tracer, hp: DFlashParams) -> None:
 
 
 def build_draft(p: Tracer, hp: DFlashParams) -> None:
-    """Build K and V of the model's rows. After `embed`: a block of draft tokens with bidirectional attention."""
+    """Build K and V for the model's rows and, after `embed`, a block of draft tokens with bidirectional attention."""
     if p.has("markov_w1"):
         raise UnsupportedError("draft heads with a Markov chain over the block (DSpark) are not supported yet")
     p.skip("fc", "d2t", "enc.output_norm")

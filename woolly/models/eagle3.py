@@ -41,7 +41,7 @@ def build_features(p: Tracer, hp: Eagle3Params) -> None:
 
 
 def build_draft(p: Tracer, hp: Eagle3Params) -> None:
-    """Build the layer. It also reads the embedding of the next token, and outputs the feature of the next row."""
+    """Build the layer, which also reads the next token's embedding and outputs the next row's feature."""
     p.skip("fc", "d2t", *("enc.output_norm",) * hp.is_read_normed)
     divisors = "rope_freqs" if p.has("rope_freqs") else None
     common = replace(hp.common, layers=(replace(hp.common.layers[0], divisors=divisors and "/head.rope_freqs"),))

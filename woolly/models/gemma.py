@@ -1,4 +1,4 @@
-"""Gemma 1: embeddings times the root of their width, GeGLU, tied output."""
+"""Gemma 1: embeddings scaled by the square root of their width, GeGLU, tied output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma 4: other heads in sliding-window layers, V normed or equal to K, MoE parallel to MLP, per-layer embeddings."""
+"""Gemma 4: separate heads in sliding-window layers, V normed or equal to K, MoE parallel to MLP, layer embeddings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def build(p: Tracer, hp: Gemma4Params) -> None:
 
 
 def injection(hp: Gemma4Params) -> Injection:
-    """Image rows attend to each other in layers with a window; with per-layer embeddings (E2B, E4B), in none."""
+    """Image rows attend to each other in sliding-window layers, except in models with per-layer embeddings."""
     return Injection(causal="all layers" if hp.extra else "global layers")
 
 

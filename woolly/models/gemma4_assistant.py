@@ -1,7 +1,7 @@
 """Gemma 4 assistants: draft heads without K and V, which attend to K and V of the target model.
 
 Files of the smaller models also have token clusters (`masked_embd_centroids`, `masked_embd_ordering`) to compute only
-the logits of some clusters. Woolly ignores them and computes all logits.
+the logits of some clusters. Woolly ignores the clusters and computes all logits.
 """
 
 from __future__ import annotations

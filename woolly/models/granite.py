@@ -52,7 +52,7 @@ def read_logit_scale(keys: Keys, default: float | None = None) -> float:
 
 
 def injection(hp: GraniteParams) -> Injection:
-    """Image rows are scaled as token embeddings are."""
+    """Image rows are scaled like token embeddings."""
     return Injection(is_scaled=True)
 
 

@@ -93,7 +93,7 @@ def _shares(p: Tracer, x: Handle, name: str, params: HyV4Params, width: int) -> 
 
 
 def _connected(p: Tracer, x: Handle, name: str, params: HyV4Params, layer: Callable[[Handle], Handle]) -> Handle:
-    """Hyper-connections: stream-to-layer and layer-to-stream coefficients."""
+    """Return hyper-connection coefficients: stream to layer, and layer to stream."""
     n, eps = params.streams, params.eps
     into, out = p.split(_shares(p, x, f"hc_{name}", params, 2 * n), n, n)
     y = layer(p.rms_norm(p.mix_streams(x, into, streams=n, plus=eps), f"{name}_norm", eps=params.common.eps))

@@ -29,7 +29,7 @@ def read(keys: Keys) -> LfmParams:
 
 
 def build(p: Tracer, hp: LfmParams) -> None:
-    """Build the model. Files name the last norm after the embedding."""
+    """Build the model. In files, the last norm is named `token_embd_norm`."""
     common = hp.common
     x = p.embed("token_embd", width=common.width)
     for i in range(common.n_layers):

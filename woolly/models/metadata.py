@@ -21,7 +21,7 @@ class Keys:
 
     @property
     def context(self) -> int:
-        """Context length in use: as requested by the caller, else the file's maximum."""
+        """Context length: the caller's value, or else the file's maximum."""
         return self.positive("context_length") if self._ctx is None else self._ctx
 
     def without(self, name: str) -> Keys:
@@ -80,7 +80,7 @@ class Keys:
         return tuple(value)
 
     def whole_numbers(self, name: str) -> tuple[int, ...]:
-        """Return an array of integers; a single integer is an array of one."""
+        """Return an array of integers. A single integer becomes an array with one item."""
         value: Any = self._get(name, None)
         values = [value] if _is_whole(value) else _listed(value)
         if not values or not all(_is_whole(one) for one in values):
@@ -112,8 +112,8 @@ class Keys:
     def pattern(self, name: str, n: int, period: int, dense_first: bool = False) -> tuple[bool, ...]:
         """Return a flag for each of n layers.
 
-        The key is an array of flags or a period p: every p-th layer is False, or with `dense_first` the first of every
-        p.
+        The value is an array of flags or a period p. With a period, the last of every p layers is False, or the first
+        of every p layers with `dense_first`.
         """
         value: Any = self._get(name, period)
         if not _is_whole(value):

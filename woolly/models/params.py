@@ -183,8 +183,8 @@ def read_transformer(
 
     If the file does not list sliding-window layers and `period` is set, every layer has the window (default `window`)
     except every period-th layer (with `dense_first` the first of every period). If `local_base` is set, sliding-window
-    layers have a separate, unscaled rope. Attention is bidirectional if the file says so, or if the file does not say
-    and `causal` is False.
+    layers have a separate, unscaled rope. `causal` is the default for files that do not specify causal or bidirectional
+    attention.
     """
     if period is not None:
         knows = (*knows, "attention.sliding_window_pattern", "attention.key_length_swa", "rope.dimension_count_swa")
@@ -262,7 +262,7 @@ def _head_dims(keys: Keys, width: int, n_heads: int, has_window: bool) -> tuple[
 
 
 def read_rope(keys: Keys, head_dim: int, style: RopeStyle, local_base: float | None = None) -> Rope:
-    """Return rope with the scaling in the file: none, linear, yarn, or longrope, which only needs divisors.
+    """Return the file's rope. Supported scaling: none, linear, yarn, and longrope, which only needs divisors.
 
     With `local_base`, return the rope of sliding-window layers, which has this base and no scaling.
     """

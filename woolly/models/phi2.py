@@ -22,7 +22,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def build_parallel(p: Tracer, hp: TransformerParams, *, act: Act) -> None:
-    """Build the model with this activation. If the file has a second norm, it is attention's."""
+    """Build the model with this activation. A second norm in the file belongs to attention."""
     x = p.embed("token_embd", width=hp.width)
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):

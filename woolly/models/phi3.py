@@ -33,7 +33,7 @@ def build(p: Tracer, hp: TransformerParams) -> None:
 
 
 def divided(p: Tracer, hp: TransformerParams) -> TransformerParams:
-    """Return a copy that uses the file's tensor of longrope divisors, if any. Converters write no scaling type."""
+    """Return a copy that uses the file's longrope divisors, if any. Converters write no scaling type."""
     chosen, other = ("long", "short") if hp.layers[0].divisors == "/rope_factors_long" else ("short", "long")
     if p.has(f"rope_factors_{chosen}"):
         p.skip(f"rope_factors_{other}")

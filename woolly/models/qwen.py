@@ -1,4 +1,4 @@
-"""Qwen 1: Llama with fused QKV with biases. Files give twice the MLP width."""
+"""Qwen 1: Llama with fused QKV with biases. Files store twice the MLP width."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Registry of architectures: traces a file to a plan.
+"""Registry of architectures, which traces a model file to a plan.
 
 Every module of this folder with `read` and `build` is the architecture of the same name. `ARCHITECTURES` lists the
-names if there are several, or if the name is not a Python identifier. `injection` states what differs for images.
+names if a module has several, or if the name is not a Python identifier. `injection` returns how the model treats image
+rows.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ class TracedEncoder:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Plans of the encoder: a single one."""
+        """Plans of the encoder, always a single one."""
         return (self.plan,)
 
 
@@ -241,7 +242,7 @@ def trace_encoder(file: GGUFFile, plan: Plan, ctx: int | None = None) -> TracedE
 
 
 def _pooling(keys: Keys, result: Result | None, pooling: Pooling | None) -> Pooling | None:
-    """Return the requested pooling, else the model's. For decoders, type 0 in a file means that it is not set."""
+    """Return the requested pooling, else the model's. For decoders, type 0 in a file means that no pooling is set."""
     if result == "logits":
         return None
     kind = keys.integer("pooling_type", 0)
@@ -266,7 +267,7 @@ def _labels(keys: Keys, n: int) -> tuple[str, ...]:
 
 
 def _why(name: str) -> str:
-    """Return the end of an error: features that the architecture needs, or similar supported architectures."""
+    """Return the end of an error message: features that the architecture needs, or similar supported architectures."""
     needs = next((f": it needs {what}" for what, names in _NEEDS.items() if name in names.split()), "")
     # A similar spelling helps with mistyped names only.
     near = "" if needs else ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))

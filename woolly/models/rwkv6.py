@@ -59,7 +59,7 @@ def log_decay(p: Tracer, x: Handle) -> Handle:
 
 
 def _time_mix(p: Tracer, h: Handle, head: int) -> Handle:
-    """Build RWKV-6's time mixing. The output is that of the state before each row, plus the row with bonus weights.
+    """Build RWKV-6's time mixing. The output comes from the state before each row, plus the row with bonus weights.
 
     This equals RWKV-7's state after the previous row, without the removal term.
     """

@@ -1,4 +1,4 @@
-"""Seed-OSS: Qwen 2; files name the norm before the MLP post_attention_norm."""
+"""Seed-OSS: Qwen 2, but files name the norm before the MLP post_attention_norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SmallThinker: the router reads the layer's input before attention; ReLU-gated experts; rope in windows only."""
+"""SmallThinker: the router reads the layer's input before attention; ReLU-gated experts; rope in window layers."""
 
 from __future__ import annotations
 

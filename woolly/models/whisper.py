@@ -1,7 +1,7 @@
 """Whisper: encoder-decoder transformer over 30 s of audio, with learned positions.
 
-As in T5, a sequence begins with the encoder's rows. The readers of the file formats therefore put zero rows for them in
-front of the position table.
+As in T5, a sequence begins with the encoder's rows. File readers therefore add zero rows for the encoder's rows at the
+start of the position table.
 """
 
 from __future__ import annotations

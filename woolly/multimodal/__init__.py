@@ -77,7 +77,7 @@ __all__ = [
     "read_vision_settings",
 ]
 
-MAX_PAGES = 50  # default maximum for the PDF files of a conversation
+MAX_PAGES = 50  # default maximum of PDF pages per conversation
 
 __getattr__ = lazy_getattr(
     __name__,

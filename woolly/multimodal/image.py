@@ -174,7 +174,7 @@ def _convert(image: Any, name: str) -> Image:
 
 
 def _is_turned(image: Any) -> bool:
-    """True if EXIF data specify another orientation. Damaged EXIF data are ignored."""
+    """True if EXIF data specify a rotation or reflection. Damaged EXIF data are ignored."""
     try:
         return int(image.getexif().get(0x0112, 1)) in range(2, 9)
     except Exception:

@@ -122,8 +122,8 @@ class FileInput:
     ) -> tuple[Page, ...]:
         """Return the pages, rendered if `with_images`. Raise RequestError, with the field, if they cannot be decoded.
 
-        `most` bounds the pages, including pages of the files in `before`. Decoding must finish before `deadline`, on
-        the clock of time.monotonic.
+        `most` is the maximum number of pages, including the pages of the files in `before`. Decoding must finish before
+        `deadline`, on the clock of time.monotonic.
         """
         try:
             if self.source is not None:

@@ -66,7 +66,7 @@ class Page:
 
 @dataclass(frozen=True)
 class FileUsage:
-    """Usage of a conversation's limits by earlier files."""
+    """Part of a conversation's limits that earlier files have used."""
 
     n_pages: int = 0
     n_characters: int = 0
@@ -91,7 +91,7 @@ Item = TypeVar("Item", bound=_Packed)
 
 
 class FileCache(Generic[Item]):
-    """LRU cache of pages or frames, keyed by file digest: each turn of a conversation sends its files again."""
+    """LRU cache of pages or frames by file digest, because each turn of a conversation sends its files again."""
 
     def __init__(self, room: int) -> None:
         self._room = room

@@ -39,7 +39,7 @@ class ProcessedItem:
 
     kind: Modality
     inputs: tuple[EncoderInput, ...]
-    # Digest of all data that encoder and layout depend on; equal digests have equal rows.
+    # Digest of all data that affects encoder and layout; equal digests mean equal rows.
     digest: bytes
     # Rows and columns of tiles; (0, 0) if untiled. An overview is an additional input.
     tiles: tuple[int, int] = (0, 0)

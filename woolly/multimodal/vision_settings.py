@@ -121,7 +121,7 @@ _ANY_SIZE = ("dots_ocr",)  # files have size 0: no trained size
 
 @dataclass(frozen=True)
 class VisionSettings:
-    """Image parameters of a vision encoder. None if not in the file: the family's default applies."""
+    """Image parameters of a vision encoder. Values missing in the file are None, and the family's defaults apply."""
 
     kind: Modality
     projector: str  # `clip.projector_type`, a key of VISION_PROJECTORS
@@ -142,7 +142,7 @@ class VisionSettings:
 
     @property
     def family(self) -> VisionProjector:
-        """Row of VISION_PROJECTORS."""
+        """Entry of VISION_PROJECTORS."""
         return VISION_PROJECTORS[self.projector]
 
     def merged_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:

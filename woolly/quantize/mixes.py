@@ -15,7 +15,7 @@ from woolly.quant import GGMLType
 
 @dataclass(frozen=True)
 class Mix:
-    """Quantization mix, and the type of most weights in it."""
+    """Quantization mix, and its main type."""
 
     name: str
     file_type: int  # general.file_type

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class NoCandidateError(Exception):
-    """A row has no valid token: NaN, plus infinity, or only minus infinities. Never leaves a Sampler."""
+    """Row without a valid token: NaN, plus infinity, or only minus infinities. Always handled by Sampler."""
 
 
 class TooFewLogitsError(Exception):
-    """A sampler needs tokens outside of the top logits. Never leaves a Sampler."""
+    """Sampler step that needs tokens outside of the top logits. Always handled by Sampler."""
 
 
 def log32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -35,7 +35,7 @@ class Candidates:
     """
 
     def __init__(self, row: npt.NDArray[np.float32], *, owned: bool = False) -> None:
-        """Candidates are the complete vocabulary. A row that is not owned is copied before modification."""
+        """Create candidates from a complete row. Unless `owned`, the row is copied before it is modified."""
         self.ids: npt.NDArray[np.int32] | None = None  # None for the complete vocabulary, ids 0, 1, 2 ...
         self.logits = row
         self.n_vocab = len(row)

@@ -14,7 +14,7 @@ _KINDS = {"int": int, "float": float, "bool": bool, "str": str}
 
 @dataclass(frozen=True)
 class Option:
-    """Declaration of a field: its range, sampler, names and texts.
+    """Declaration of a field: its range, sampler, names and descriptions.
 
     Used by range checks, command line flags, HTTP bodies, llama-server's settings, the form of the web page and the
     reference.

@@ -226,7 +226,7 @@ class SamplingParams:
 
 
 class SamplingOptions(TypedDict, total=False):
-    """Fields of SamplingParams as keywords of a call, for type checkers."""
+    """Keyword arguments with the fields of SamplingParams, for type checkers."""
 
     max_tokens: int | None
     temperature: float

@@ -137,7 +137,7 @@ class Sampler:
         return self._bias.lowered(len(self._history) - self._n_prompt)
 
     def chooses_alike(self, ids: npt.NDArray[np.int32], is_lowered: bool = True) -> FastChain | Greedy | None:
-        """Return the chooser that suffices for the next token of these top logits, or None.
+        """Return the chooser that can choose the next token from these top logits alone, or None.
 
         `is_lowered` is True if any of the top tokens may be in `lowered`.
         """
@@ -145,7 +145,7 @@ class Sampler:
         if chain is None or self.constraint is not None or self.forced:
             return None
         if is_lowered and (lowered := self.lowered):
-            # Tokens after the ones read have no influence.
+            # Only the first n tokens affect the choice.
             n = 1 if isinstance(chain, Greedy) else chain.k
             return chain if lowered.isdisjoint(ids[:n].tolist()) else None
         return chain

@@ -12,7 +12,7 @@ from woolly.errors import KeywordError
 
 Class = TypeVar("Class", bound=type)
 
-# Names of the same parameter in other programs.
+# Parameter names in other programs, by Woolly's name.
 _NAMES = {
     "model": "model_path model_name model_id model_name_or_path repo_id",
     "max_tokens": "max_new_tokens max_completion_tokens n_predict num_predict max_length",

@@ -97,7 +97,7 @@ def is_bare_repo(spec: str) -> bool:
 
 
 def is_url(spec: str) -> bool:
-    """Returns whether `spec` is an address rather than a name or a path."""
+    """Return True if `spec` is an address instead of a name or a path."""
     return re.match(r"https?://\S+$", spec) is not None
 
 

@@ -1,4 +1,4 @@
-"""Download of a wheel from a package index without pip, which is missing in environments created by uv."""
+"""Download of wheels from a package index without pip, because environments created by uv do not include pip."""
 
 from __future__ import annotations
 

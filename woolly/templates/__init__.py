@@ -1,4 +1,4 @@
-"""CONVERSATION TO TEXT: renders chat templates in a sandbox."""
+"""Chat templates, rendered in a sandbox."""
 
 from typing import TYPE_CHECKING
 

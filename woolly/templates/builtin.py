@@ -1,7 +1,7 @@
-"""Named templates: well-known formats of conversations, by the names that llama.cpp gives to them.
+"""Built-in templates for well-known chat formats, with llama.cpp's names.
 
-For models whose file brings no template, or a wrong one. They show texts of systems, users and assistants; the template
-of a model's own file also shows tools and thoughts.
+For models whose file has no template or a wrong one. Built-in templates only support system, user and assistant
+messages with text, without tools and reasoning.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-# What is around the text of each role, `…` stands for the text, and how an answer begins. One pair of `any` serves all
-# roles; the role itself is `@`. A name with ! trims the texts.
+# Strings around the text of each role (`…` is the text), and the start of an answer. `any` applies to all roles, with
+# `@` for the role's name. A name with ! strips the text.
 _TURNS: Mapping[str, Mapping[str, str]] = {
     "chatml": {"any": "<|im_start|>@\n…<|im_end|>\n", "begin": "<|im_start|>assistant\n"},
     "command-r!": {
@@ -99,7 +99,7 @@ _TURNS: Mapping[str, Mapping[str, str]] = {
     "zephyr": {"any": "<|@|>\n…<|endoftext|>\n", "begin": "<|assistant|>\n"},
 }
 
-# Formats in which a system's text is part of the turn of the user behind it.
+# Formats in which the system text is part of the following user turn.
 _INSTRUCTIONS = (
     "{{% set turn = namespace(is_open={is_open}) %}}{before}{{% for message in messages %}}"
     "{{% if not turn.is_open %}}{{{{ {open} }}}}{{% set turn.is_open = true %}}{{% endif %}}"
@@ -151,12 +151,12 @@ _OTHERS = {
 
 
 def _quoted(text: str) -> str:
-    """Returns a literal of Jinja."""
+    """Return a Jinja string literal."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _turns(name: str, row: Mapping[str, str]) -> str:
-    """Returns the Jinja of a format whose roles follow one another."""
+    """Return the Jinja source of a format with one turn per message."""
     shown = "message.content | trim" if name.endswith("!") else "message.content"
 
     def around(text: str) -> str:
@@ -181,5 +181,5 @@ TEMPLATE_NAMES = tuple(sorted(_SOURCES))
 
 
 def builtin_template(name: str) -> str | None:
-    """Returns the Jinja source of a well-known format, None for a name that is not among TEMPLATE_NAMES."""
+    """Return the Jinja source of a well-known format, or None if the name is not in TEMPLATE_NAMES."""
     return _SOURCES.get(name)

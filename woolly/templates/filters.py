@@ -1,9 +1,9 @@
-"""The filters, tests and functions that a chat template may use, each paid for before it runs.
+"""Filters, tests and functions for chat templates. Each charges the render budget before it runs.
 
-Names and meanings are Jinja's, with `from_json` beside them. The lists hold what the templates of current model
-families use, with a few close relatives; everything else of Jinja (`center`, `escape`, `random`, `cycler`, ...) does
-not exist. Nothing makes `Markup`: a prompt is not HTML, so `safe` returns plain text. A filter that Jinja makes lazy
-returns an iterator over a finished list, so that no unpaid work hides in a generator.
+Names and meanings are those of Jinja; `from_json` is additional. Only functions used in the templates of current model
+families, and a few similar ones, are available. Other functions of Jinja (`center`, `escape`, `random`, `cycler`, ...)
+are not. A prompt is not HTML, so no function returns `Markup`, and `safe` returns plain text. Filters that are lazy in
+Jinja return an iterator over a complete list, so that no uncharged work remains in a generator.
 """
 
 import json
@@ -73,7 +73,7 @@ def _tojson(
     gaps = sum(text_bytes(text_of(gap)) for gap in separators) if separators else 2
     depth = _depth(value) if step > 0 else 0
     spend(2 * n_values)
-    # An escape such as \u0001 takes six characters for one.
+    # An escape such as \u0001 has six characters.
     hold(6 * n_bytes + n_values * (32 + gaps + step * depth))
     return json.dumps(
         value, ensure_ascii=bool(ensure_ascii), indent=indent, separators=separators, sort_keys=bool(sort_keys)
@@ -81,7 +81,7 @@ def _tojson(
 
 
 def _listed(value: Any, depth: int = 0) -> Any:
-    """Return `value` with its iterators as lists: `map` and `select` return iterators, which JSON does not have."""
+    """Return `value` with iterators, as returned by `map` and `select`, converted to lists for JSON."""
     if type(value) is ListIterator:
         value = charged_list(value)
     if depth < MAX_DEPTH and type(value) in (list, tuple, dict):
@@ -99,7 +99,7 @@ def _from_json(value: Any) -> Any:
     if type(value) is not str:
         raise TypeError(f"from_json needs a string, not {type(value).__name__!r}")
     spend(2 * len(value))
-    hold(64 * len(value))  # at worst: {"":0}, makes a dict of 232 bytes from 7 characters
+    hold(64 * len(value))  # worst case: the 7 characters {"":0}, become a dict of 232 bytes
     made = json.loads(value, parse_int=_json_int)
     weigh(made)
     return made
@@ -110,7 +110,7 @@ def _json_int(digits: str) -> int:
 
 
 def _depth(value: Any) -> int:
-    """Returns how deep `value` nests; the caller has paid for the walk."""
+    """Return the nesting depth of `value`. The caller must have charged for the walk."""
     depth, level = 0, [value]
     while level:
         depth += 1
@@ -143,7 +143,7 @@ def _pay_lookup(values: list[Any], attribute: Any) -> None:
 
 
 def _pay_ordering(value: Any, attribute: Any = None) -> list[Any]:
-    """Returns the elements of `value` as a list, and pays for the comparisons of sorting them."""
+    """Return the elements of `value` as a list, after charging for the comparisons needed to sort them."""
     values = charged_list(value)
     n_values, n_bytes = weigh(values)
     _pay_lookup(values, attribute)
@@ -283,7 +283,7 @@ FILTERS: dict[str, Function] = {
 
 
 def within(container: Any) -> Any:
-    """Returns the right side of `in`, an iterator as a list, and pays for comparing with all that it holds."""
+    """Return the right operand of `in`, an iterator as a list, after charging for comparisons with all elements."""
     if type(container) is ListIterator:
         container = charged_list(container)
     weigh(container)

@@ -1,7 +1,7 @@
-"""The operators and the methods of plain values that a chat template may use, each paid for before it runs.
+"""Operators and methods of plain values for chat templates. Each charges the render budget before it runs.
 
-`METHODS` and `PROPERTIES` are allow-lists by exact type: what is not in them does not exist for a template. They hold
-what the templates of current model families call, with close relatives that need no code of their own.
+`METHODS` and `PROPERTIES` are allow-lists by exact type: templates cannot use anything else. They contain what the
+templates of current model families use, and similar methods that need no additional code.
 """
 
 import operator
@@ -38,12 +38,13 @@ OPERATORS: dict[str, Function] = {
 _SEQUENCES = frozenset({str, list, tuple})
 _ASCII_SPACES = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-#: A search for a text is linear in practice; a search for a set of characters may cost the product of both lengths.
+#: Searching for a string takes linear time in practice, but searching for a set of characters may take the product of
+#: both lengths.
 _SEARCH_CAP = 128
 
 
 class Bound:
-    """A function of the sandbox, with the value that it is a method of; the only plain thing a template can call."""
+    """Sandbox function bound to a value: the only plain object that a template can call."""
 
     __slots__ = ("function", "target")
 
@@ -52,7 +53,7 @@ class Bound:
         self.target = target
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function on its value."""
+        """Call the function with the bound value."""
         return self.function(self.target, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -60,12 +61,12 @@ class Bound:
 
 
 def size_of(sequence: Any) -> int:
-    """The memory that a copy of a string, list or tuple takes."""
+    """Return the memory of a copy of a string, list or tuple."""
     return text_bytes(sequence) if type(sequence) is str else 8 * len(sequence)
 
 
 def operate(symbol: str, left: Any, right: Any) -> Any:
-    """One binary operator on the types that a template may combine."""
+    """Apply a binary operator to types that a template may combine."""
     spend(8)
     kinds = type(left), type(right)
     if kinds[0] in NUMBERS and kinds[1] in NUMBERS:
@@ -98,7 +99,7 @@ def _search_cost(target: str, args: tuple[Any, ...], cap: int | None = _SEARCH_C
 
 
 def _same_size(name: str, factor: int = 1) -> Function:
-    """A string method whose result has at most `factor` times the size of its target."""
+    """Return a string method whose result has at most `factor` times the size of its target."""
     method = getattr(str, name)
 
     def run(target: str, /, *args: Any) -> Any:
@@ -110,7 +111,7 @@ def _same_size(name: str, factor: int = 1) -> Function:
 
 
 def _question(name: str) -> Function:
-    """A string method that answers with a number or a truth value."""
+    """Return a string method with a number or a boolean as result."""
     method = getattr(str, name)
 
     def run(target: str, /, *args: Any) -> Any:
@@ -166,7 +167,7 @@ def _join(target: str, /, values: Any) -> str:
 
 
 class _PlainFields(Formatter):
-    """`{}`, `{0}` and `{name}`, without attributes, conversions or widths: no template in use has them."""
+    """Formatter for `{}`, `{0}` and `{name}`. No known template uses attributes, conversions or widths."""
 
     def parse(self, format_string: Any) -> Iterator[Any]:
         for piece in super().parse(format_string):
@@ -195,7 +196,7 @@ def _get(target: dict[Any, Any], /, key: Any, default: Any = None) -> Any:
 
 
 def _append(target: list[Any], /, value: Any) -> None:
-    """`list.append`: the lists of a template are its own, and each render copies those of the conversation."""
+    """`list.append`. A template only changes its own lists: each render copies the lists of the conversation."""
     spend(4)
     hold(16)
     target.append(value)
@@ -208,7 +209,7 @@ def _pop(target: list[Any], /, index: Any = -1) -> Any:
 
 _STRING: dict[str, Function] = {
     **{name: _same_size(name) for name in ("strip", "lstrip", "rstrip", "removeprefix", "removesuffix")},
-    # Case mapping makes up to three characters of one.
+    # Case mapping may convert one character to three.
     **{name: _same_size(name, 3) for name in ("upper", "lower", "title", "capitalize")},
     **{name: _question(name) for name in ("find", "count", "startswith", "endswith")},
     "split": _split,

@@ -1,14 +1,14 @@
-"""Limits of one render of a chat template, and the functions that charge for it.
+"""Limits for rendering a chat template, and the functions that charge for its work and memory.
 
-A template is a program from a downloaded file. Everything that it can repeat or grow is paid for *before* it happens,
-from the `Budget` of the current render. Two currencies:
+A template is a program from a downloaded file. All work that it can repeat and all memory that it can allocate is
+charged in advance to the `Budget` of the current render, which has two limits:
 
-- work: one unit is about one evaluated node of the template, at least 0.1 microseconds. Memory that is not charged
-  as such is at most 8 bytes per unit.
-- memory: the bytes of every string and copy ever made, whether kept or not.
+- work: a unit is about one evaluated node of the template, at least 0.1 microseconds. Memory that is not charged
+  separately is at most 8 bytes per unit.
+- memory: the bytes of every string and copy created during the render, including those already freed.
 
-A limit of the thread's processor time backs up both, for machines on which the work alone would take too long. It is
-not one of the clock: beside other programs an honest template may take that long.
+In addition, the thread's CPU time is limited, for machines on which the work would take too long. Wall-clock time is
+not limited, because valid templates may take long while other programs run.
 """
 
 import time
@@ -22,9 +22,9 @@ from jinja2.utils import Namespace
 
 from woolly.errors import TemplateError
 
-#: Deeper nesting is refused: comparing, hashing and printing recurse in C.
+#: Deeper nesting is rejected, because comparing, hashing and printing recurse in C.
 MAX_DEPTH = 100
-#: No template needs integers beyond the range of a float, and their arithmetic is not constant time.
+#: No template needs integers beyond the range of a float, whose arithmetic would not take constant time.
 MAX_BITS = 1024
 
 _DEADLINE_STRIDE = 20_000
@@ -41,12 +41,12 @@ _SCALARS = frozenset({int, float, bool, type(None)})
 
 
 class Budget:
-    """Remaining cost of one render; `work` and `memory` only decrease."""
+    """Remaining budget of one render. `work` and `memory` only decrease."""
 
     __slots__ = ("_deadline", "_mark", "depth", "given", "memory", "work")
 
     def __init__(self, work: int, memory: int, seconds: float, given: frozenset[int] = frozenset()) -> None:
-        """`given` are the ids of the lists of the conversation, which a template cannot change."""
+        """`given` has the ids of the conversation's lists, which a template cannot change."""
         self.given = given
         self.work = work
         self.memory = memory
@@ -55,13 +55,13 @@ class Budget:
         self._mark = work - _DEADLINE_STRIDE
 
     def spend(self, work: int) -> None:
-        """Pay for `work` units of time."""
+        """Charge `work` units."""
         self.work -= work
         if self.work < self._mark:
             self._check()
 
     def hold(self, n_bytes: int) -> None:
-        """Pay for `n_bytes` that the caller is about to allocate."""
+        """Charge for `n_bytes` that the caller is about to allocate."""
         self.memory -= n_bytes
         if self.memory < 0:
             raise TemplateError(
@@ -80,30 +80,30 @@ class Budget:
         self._mark = self.work - _DEADLINE_STRIDE
 
 
-#: The budget of the current render in this thread or task.
+#: Budget of the current render in this thread or task.
 ACTIVE: ContextVar[Budget] = ContextVar("template_budget")
 
 
 def spend(work: int) -> None:
-    """Pay for `work` units of time from the active budget."""
+    """Charge `work` units to the active budget."""
     ACTIVE.get().spend(work)
 
 
 def hold(n_bytes: int) -> None:
-    """Pay for `n_bytes` from the active budget."""
+    """Charge `n_bytes` to the active budget."""
     ACTIVE.get().hold(n_bytes)
 
 
 def text_bytes(text: str) -> int:
-    """Returns an upper bound of the memory of `text`, in constant time."""
+    """Return an upper bound on the memory of `text`, in constant time."""
     return len(text) if text.isascii() else 4 * len(text)
 
 
 def weigh(value: Any) -> tuple[int, int]:
-    """Pays for one walk over all that `value` holds; returns its number of values and bytes of text.
+    """Charge for a walk over `value` and everything in it. Return the number of values and the bytes of text.
 
-    Shared parts count each time they occur, as they would for comparing or printing: a small value that prints as a
-    huge one exhausts the budget here, and a value that contains itself is refused as too deep.
+    Shared parts count at each occurrence, as in comparing or printing. A small value with a huge string representation
+    exhausts the budget here, and a value that contains itself is rejected as too deep.
     """
     budget = ACTIVE.get()
     if type(value) is str:
@@ -140,20 +140,20 @@ def weigh(value: Any) -> tuple[int, int]:
 
 
 def text_of(value: Any) -> str:
-    """Returns `str(value)`, after paying for it."""
+    """Return `str(value)` after charging for it."""
     cls = type(value)
     if cls is str:
         return value  # type: ignore[no-any-return]
     spend(4)
     if cls not in _SCALARS:
         n_values, n_bytes = weigh(value)
-        # A character's repr is at most four times its bytes; a value's own punctuation is under 32.
+        # The repr of a character has at most four times its bytes. The punctuation of a value has fewer than 32.
         hold(4 * n_bytes + 32 * n_values)
     return str(value)
 
 
 def join_texts(pieces: Iterable[str], separator: str = "") -> str:
-    """Returns `separator.join(pieces)`, paying piece by piece, so that an endless iterator is stopped."""
+    """Return `separator.join(pieces)`. Each piece is charged separately, so an infinite iterator is stopped."""
     active = ACTIVE.get()
     parts = []
     gap = text_bytes(separator)
@@ -164,7 +164,7 @@ def join_texts(pieces: Iterable[str], separator: str = "") -> str:
 
 
 def charged_iterable(value: Any, weight: int = 1) -> Any:
-    """Returns `value` if a template may iterate it, after paying `weight` units for each element."""
+    """Return `value` if a template may iterate over it, after charging `weight` units per element."""
     cls = type(value)
     if cls in SIZED:
         spend(4 + weight * len(value))
@@ -176,15 +176,15 @@ def charged_iterable(value: Any, weight: int = 1) -> Any:
 
 
 def charged_list(value: Any) -> list[Any]:
-    """Returns `list(value)`, after paying for it."""
+    """Return `list(value)` after charging for it."""
     iterable = charged_iterable(value, 4)
-    # A range, a string or a view makes an object for each element.
+    # A range, a string or a view creates an object for each element.
     hold((8 if type(value) in (list, tuple, ListIterator) else 80) * length_hint(iterable))
     return list(iterable)
 
 
 def check_key(value: Any) -> Any:
-    """Returns `value` if a template may use it as a key: it hashes in constant time, without chosen collisions."""
+    """Return `value` if a template may use it as a key: it hashes in constant time, without deliberate collisions."""
     cls = type(value)
     small = cls is not int or abs(value) < 1 << 60
     if small and (cls is str or cls in _SCALARS or isinstance(value, Undefined)):

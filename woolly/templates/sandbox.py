@@ -1,10 +1,10 @@
-"""Jinja for untrusted chat templates: no way to reach the system, bounded time, bounded memory.
+"""Jinja sandbox for untrusted chat templates: no access to the system, limited time and memory.
 
-Jinja parses a template. The sandbox checks it against the list of nodes that chat templates need, and rewrites it so
-that every loop body, macro, comparison, concatenation and slice pays from the render's `Budget` (render_budget.py).
-Values are plain data; attributes, methods, filters, tests and functions exist only if methods.py or filters.py lists
-them. The rest is Jinja's sandbox, set up as chat templates expect: blocks trimmed, `break` and `continue`,
-`{% generation %}` blocks rendered as their content.
+Jinja parses a template. The sandbox rejects nodes that chat templates do not need, and rewrites the template so that
+every loop body, macro, comparison, concatenation and slice is charged to the render's `Budget` (render_budget.py).
+Values are plain data. Only the attributes, methods, filters, tests and functions listed in methods.py or filters.py
+exist. All other behavior is that of Jinja's sandbox with the options that chat templates expect: trimmed blocks,
+`break` and `continue`, and `{% generation %}` blocks rendered as their content.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from woolly.templates.render_budget import (
     weigh,
 )
 
-#: About eight and four times the largest template in use; compiling takes up to a second at these limits.
+#: About eight and four times the values of the largest known template. At these limits, compiling takes up to a second.
 MAX_SOURCE = 128 * 1024
 MAX_TOKENS = 16_000
 MAX_CALLS_DEEP = 60
@@ -59,7 +59,7 @@ def _sliced(value: Any, start: Any, stop: Any, step: Any) -> Any:
     return value[part]
 
 
-#: Filters that only the rewriting can name: no identifier has a "#", and `call_filter` refuses them.
+#: Filters that only the rewriter can call: identifiers cannot contain "#", and `call_filter` rejects these names.
 _GUARDS = {
     "#charge": spend,
     "#concat": lambda values: join_texts(map(text_of, values)),
@@ -72,25 +72,25 @@ _GUARDS = {
 
 
 class GenerationBlocks(Extension):
-    """`{% generation %}` marks what a model would have written; a prompt shows it like everything else."""
+    """`{% generation %}` blocks, which mark text written by the model. Prompts include their content."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Read the block as a scope of its own."""
+        """Parse the block as a separate scope."""
         lineno = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=lineno)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The environment that all chat templates share; it holds no state of a render."""
+    """Environment shared by all chat templates, without state of a render."""
 
     intercepted_binops = frozenset(OPERATORS)
     concat = staticmethod(join_texts)
 
     def __init__(self) -> None:
-        # The optimizer would evaluate constant expressions while compiling, outside of any budget.
+        # The optimizer would evaluate constant expressions during compilation, without a budget.
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -104,7 +104,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals = dict(FUNCTIONS)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """`obj.attribute`: an allowed method or property, else an item."""
+        """Return `obj.attribute`: an allowed method or property, else an item."""
         cls = type(obj)
         method = METHODS.get(cls, {}).get(attribute)
         if method is not None and (cls is not list or id(obj) not in ACTIVE.get().given):
@@ -120,7 +120,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.undefined(obj=obj, name=attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """`obj[argument]`: an item, else an allowed method or property."""
+        """Return `obj[argument]`: an item, else an allowed method or property."""
         cls = type(obj)
         try:
             check_key(argument)
@@ -132,14 +132,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             except (TypeError, LookupError):
                 pass
         if type(argument) is str:
-            # The error of an undefined value quotes the whole name.
+            # The error for an undefined value quotes the complete name.
             return self.getattr(obj, argument[:200])
         if isinstance(obj, Undefined):
             obj._fail_with_undefined_error()
         return self.undefined(obj=obj, name=argument)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call what a template may call: the sandbox's own functions, and macros."""
+        """Call a function of the sandbox or a macro; templates cannot call anything else."""
         kwargs.pop("_loop_vars", None)
         kwargs.pop("_block_vars", None)
         budget = ACTIVE.get()
@@ -160,18 +160,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
             budget.depth -= 1
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Every binary operator of a template."""
+        """Apply a binary operator of a template."""
         return operate(operator, left, right)
 
     def call_filter(self, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """A filter that a template names at run time, as `map` does."""
+        """Call a filter whose name is only known at run time, as in `map`."""
         spend(8)
         if name not in FILTERS:
             raise TemplateRuntimeError(f"No filter named {text_of(name)[:100]!r}.")
         return super().call_filter(name, value, *args, **kwargs)
 
     def call_test(self, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """A test that a template names at run time, as `select` does."""
+        """Call a test whose name is only known at run time, as in `select`."""
         spend(8)
         if name not in TESTS:
             raise TemplateRuntimeError(f"No test named {text_of(name)[:100]!r}.")
@@ -188,7 +188,7 @@ _EXPRESSIONS = (
     *(nodes.Compare, nodes.Operand, nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod),
     *(nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
 )
-#: Work of one evaluation; 1 unless given here. A unit may keep at most 8 bytes alive.
+#: Work of one evaluation, by default 1. A unit may keep at most 8 bytes alive.
 _WEIGHTS: dict[type[nodes.Node], int] = {
     **dict.fromkeys(_STATEMENTS + _EXPRESSIONS, 1),
     nodes.Dict: 32,
@@ -213,14 +213,14 @@ def _guard(name: str, node: nodes.Expr, *args: nodes.Expr) -> nodes.Filter:
 
 
 def _is_constant(node: nodes.Expr) -> bool:
-    """Returns whether comparing a value with `node` costs at most the length of the template."""
+    """Return True if comparing a value with `node` costs at most the length of the template."""
     if isinstance(node, (nodes.List, nodes.Tuple)):
         return all(isinstance(item, nodes.Const) for item in node.items)
     return isinstance(node, nodes.Const)
 
 
 class _Rewriter(NodeTransformer):
-    """Inserts the guards and refuses nodes that are not listed; `weight` sums up the current region."""
+    """Inserts charges and rejects nodes that are not listed. `weight` is the total work of the current region."""
 
     def __init__(self) -> None:
         self.weight = 0
@@ -234,7 +234,7 @@ class _Rewriter(NodeTransformer):
         return super().visit(node, *args, **kwargs)
 
     def _region(self, body: Sequence[nodes.Node]) -> list[nodes.Node]:
-        """Returns `body`, which may run many times, with a charge for one run in front."""
+        """Return `body`, which may run many times, preceded by a charge for one run."""
         outer, self.weight = self.weight, 4
         kept = [self.visit(node) for node in body]
         price, self.weight = self.weight, outer
@@ -260,7 +260,7 @@ class _Rewriter(NodeTransformer):
         return node
 
     def visit_Const(self, node: nodes.Const) -> nodes.Node:  # noqa: N802
-        # Larger ones can be chosen to collide in the hash table of Python's own compiler.
+        # Larger integers can be chosen to collide in a hash table of Python's compiler.
         if type(node.value) is int and node.value.bit_length() > 60:
             raise TemplateSyntaxError("integers are limited to 60 bits", node.lineno)
         return node
@@ -297,7 +297,7 @@ class _Rewriter(NodeTransformer):
 
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         super().generic_visit(node, *args, **kwargs)
-        # `f(*values)` iterates, and `f(**values)` copies.
+        # `f(*values)` iterates over the values, and `f(**values)` copies them.
         if isinstance(node, (nodes.Call, nodes.Filter, nodes.Test)):
             for field in ("dyn_args", "dyn_kwargs"):
                 if getattr(node, field) is not None:
@@ -306,12 +306,12 @@ class _Rewriter(NodeTransformer):
 
 
 class CompiledTemplate:
-    """A parsed, guarded and compiled template; rendering does not change it."""
+    """Compiled template with charges. Rendering does not change it."""
 
     def __init__(self, source: str) -> None:
         if len(source) > MAX_SOURCE:
             raise TemplateError(f"the chat template has {len(source)} characters; the limit is {MAX_SOURCE}")
-        #: Every variable that the template looks up, also if it only asks whether the variable is defined.
+        #: All variables that the template reads, including those it only tests with `is defined`.
         self.variables: frozenset[str]
         try:
             self._template, self.variables = self._compile(source)
@@ -332,12 +332,12 @@ class CompiledTemplate:
                 raise TemplateError(f"the chat template has over {MAX_TOKENS} tokens, which is the limit")
         tree = _Rewriter().visit(environment.parse(source))
         template = environment.from_string(tree)
-        # Jinja leaves out the names of functions, which a variable may replace.
+        # Jinja omits the names of functions, which variables may override.
         names = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "load"} & environment.globals.keys()
         return template, frozenset(meta.find_undeclared_variables(tree) | names)
 
     def render(self, variables: dict[str, Any], budget: Budget) -> str:
-        """Returns the text for `variables`, which must be plain data."""
+        """Return the rendered text for `variables`, which must be plain data."""
         token = ACTIVE.set(budget)
         try:
             context = self._template.new_context(variables)
@@ -362,7 +362,7 @@ class CompiledTemplate:
 
 
 def _summary(error: Exception) -> str:
-    # A KeyError quotes the whole key, which a template can make long.
+    # A KeyError quotes the complete key, which may be long.
     reason = error.args[0] if isinstance(error, KeyError) and error.args else error
     words = " ".join(str(reason)[:_MAX_MESSAGE].split())
     return words or type(error).__name__

@@ -1,7 +1,7 @@
-"""Chat templates: turn a conversation into the text that a model was trained to continue.
+"""Chat templates, which convert a conversation to the text that a model was trained to continue.
 
-A GGUF file carries its template as a Jinja program. `ChatTemplate` runs it in the sandbox of sandbox.py, on a plain
-copy of the conversation: a template sees data and nothing else.
+A GGUF file contains its template as a Jinja program. `ChatTemplate` runs the template in the sandbox of sandbox.py on a
+plain copy of the conversation, so the template can only access data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from woolly.errors import TemplateError
 if TYPE_CHECKING:
     from woolly.templates.sandbox import CompiledTemplate
 
-#: The fallback for a file without a template: plain ChatML turns, which most chat models have seen.
+#: Fallback for files without a template: plain ChatML turns, which most chat models know.
 CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
@@ -32,7 +32,7 @@ WORK, WORK_PER_CHARACTER, WORK_PER_PAIR = 4_000_000, 64, 128
 MEMORY, MEMORY_PER_CHARACTER, MEMORY_PER_PAIR = 32 << 20, 64, 4
 SECONDS, WORK_PER_SECOND = 5.0, 10_000_000
 
-#: Variables that every template may read; the others are switches of the template itself.
+#: Variables that every template may read. All other variables are specific to a template.
 _GIVEN = frozenset(
     [
         "messages",
@@ -55,17 +55,17 @@ _MAX_BITS = 1024
 
 
 class ChatTemplate:
-    """A chat template, compiled once; several threads may render it at the same time.
+    """Chat template, compiled once. Thread-safe.
 
-    If `source` is None, the template is `CHATML` and `is_fallback` is true. For a template that takes message content
-    only as text, text parts are joined by newlines; for one that takes only parts, text is wrapped as one part.
+    If `source` is None, the template is `CHATML` and `is_fallback` is true. If a template only accepts message content
+    as text, text parts are joined with newlines. If it only accepts parts, text becomes a single part.
     """
 
     source: str
     is_fallback: bool
 
     def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
-        # Jinja is loaded for the first template, not by importing woolly.
+        # Jinja is imported with the first template, not with woolly.
         from woolly.templates.sandbox import CompiledTemplate
 
         if source is not None and not isinstance(source, str):
@@ -78,13 +78,13 @@ class ChatTemplate:
         self._taken: dict[tuple[str, ...], bool] = {}
         takes_text = _PROBE in self._probe([{"role": "user", "content": _PROBE}])
         shown = self._probe([{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
-        # A template that prints the list itself has not understood it.
+        # A template that prints the list as such does not support parts.
         self._takes_parts = _PROBE in shown and "'type'" not in shown and '"type"' not in shown
         self._needs_parts = self._takes_parts and not takes_text
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], *, bos_token: str, eos_token: str) -> ChatTemplate:
-        """Returns the template of a GGUF file: `tokenizer.chat_template`, and its `tool_use` variant if it has one."""
+        """Return the template of a GGUF file: `tokenizer.chat_template`, and its `tool_use` variant if there is one."""
 
         def read(key: str) -> str | None:
             source = metadata.get(key)
@@ -101,25 +101,25 @@ class ChatTemplate:
 
     @property
     def takes_parts(self) -> bool:
-        """True if the template shows content that is a list of parts."""
+        """True if the template renders content that is a list of parts."""
         return self._takes_parts
 
     @property
     def takes_text(self) -> bool:
-        """True if the template shows content that is a string."""
+        """True if the template renders content that is a string."""
         return not self._needs_parts
 
     @property
     def for_tools(self) -> ChatTemplate:
-        """The template that renders conversations with tools."""
+        """Template for conversations with tools."""
         return self if self._for_tools is None else self._for_tools
 
     def reads(self, variable: str) -> bool:
-        """Return True if the template has a variable of this name."""
+        """Return True if the template has a variable with this name."""
         return variable in self._compiled.variables
 
     def takes(self, *roles: str) -> bool:
-        """Return True if the template shows every message of a conversation of these roles; tried once."""
+        """Return True if the template renders every message of a conversation with these roles. Cached."""
         if (known := self._taken.get(roles)) is None:
             texts = [f"{_PROBE}-{number}" for number in range(len(roles))]
             messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
@@ -137,9 +137,9 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """Returns the prompt for `messages`; `variables` are switches of the template, such as `enable_thinking`.
+        """Return the prompt for `messages`. `variables` are template variables such as `enable_thinking`.
 
-        Raises TemplateError if tools, documents or a variable is given that the template never reads.
+        Raises TemplateError for tools, documents or variables that the template never reads.
         """
         if tools and self._for_tools is not None:
             return self._for_tools.render(
@@ -169,13 +169,13 @@ class ChatTemplate:
         return self._run(plain, intake.size, given=given)
 
     def _functions(self, tools: Any) -> dict[str, str]:
-        """Returns the tools as text. Firefunction's template reads it without a question whether it is there."""
+        """Return the tools as text. Firefunction's template always reads this variable."""
         if tools:
             return {"functions": json.dumps(tools, ensure_ascii=False, indent=2)}
         return {} if "functions is" in self.source else {"functions": ""}
 
     def _check_names(self, *, tools: Any, documents: Any, variables: Mapping[str, Any]) -> None:
-        """Raises TemplateError for an argument that the template would silently ignore."""
+        """Raise TemplateError for an argument that the template would silently ignore."""
         known = self._compiled.variables
         whose = "this model's chat template"
         if self.is_fallback:
@@ -185,7 +185,7 @@ class ChatTemplate:
                 raise TemplateError(f"{whose} takes no {names[0]}")
         for name in variables:
             if name not in known:
-                # A hostile template may have many long names: show a few short ones.
+                # A malicious template may have many long names, so show only a few short ones.
                 switches = sorted(switch for switch in known - _GIVEN if len(switch) <= 40)
                 near = difflib.get_close_matches(name[:40], switches, n=1)
                 hint = ", ".join(map(repr, switches[:8])) or "none"
@@ -203,7 +203,7 @@ class ChatTemplate:
     def probe(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, begins_answer: bool
     ) -> str:
-        """Return the prompt for a tiny conversation, or "" if the template rejects it; costs little."""
+        """Return the prompt for a tiny conversation, or "" if the template rejects it. Uses a small budget."""
         plain = [_Intake().copy(message, "message") for message in messages]
         try:
             fitted = [self._fit(message, 1) for message in plain]
@@ -228,10 +228,10 @@ class ChatTemplate:
             return ""
 
     def _fit(self, message: dict[str, Any], number: int) -> dict[str, Any]:
-        """Returns `message` with its content in the form that the template takes."""
+        """Return `message` with its content in the form that the template accepts."""
         content = message.get("content")
         if self.is_fallback and not isinstance(content, (str, list)):
-            # An answer may consist of calls alone; any other message needs text.
+            # An answer may consist of calls only. Other messages need text.
             if content is not None or message["role"] != "assistant":
                 raise TemplateError(
                     f"message {number} of role {message['role'][:40]!r} needs a 'content' that is a string or a list "
@@ -253,7 +253,7 @@ class ChatTemplate:
 
 
 def _defaults() -> dict[str, Any]:
-    """Returns what llama.cpp gives to every template beside the conversation; `strftime_now` is in filters.py."""
+    """Return the variables that llama.cpp passes to every template, except `strftime_now` (filters.py)."""
     now = datetime.now()
     return {
         "date_string": now.strftime("%d %b %Y"),
@@ -263,7 +263,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def check_messages(messages: Any) -> None:
-    """Raises TemplateError unless this is a list of mappings that have a role."""
+    """Raise TemplateError unless `messages` is a list of mappings with a role."""
     if not isinstance(messages, (list, tuple)):
         raise TemplateError(f"messages must be a list of messages, not {type(messages).__name__}")
     if not messages:
@@ -276,15 +276,15 @@ def check_messages(messages: Any) -> None:
 
 
 class _Intake:
-    """Copies a caller's values to plain data, and counts their characters."""
+    """Copies the caller's values to plain data and counts their characters."""
 
     def __init__(self) -> None:
         self.size = 0
-        self.lists: list[int] = []  # ids of the copies that are lists
+        self.lists: list[int] = []  # ids of copied lists
         self._n_values = 0
 
     def copy(self, value: Any, where: str, depth: int = 0) -> Any:
-        """Returns `value` as str, int, float, bool, None, list and dict; an error names `where` another type is."""
+        """Return `value` as str, int, float, bool, None, list and dict. Errors for other types name `where`."""
         self._n_values += 1
         if self._n_values > _MAX_VALUES or depth > _MAX_DEPTH:
             raise TemplateError(

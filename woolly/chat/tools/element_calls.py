@@ -16,8 +16,7 @@ _ITEM = "item"  # of an array
 
 
 class ElementScanner(Unread):
-    """Returns the arguments at the end of the call, because arrays and objects can only be told apart when they are
-    complete."""
+    """Returns the arguments when the call ends, because incomplete arrays and objects look alike."""
 
     def __init__(self, tags: Tags, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         """`schemas` maps tool names to the schemas of their arguments."""

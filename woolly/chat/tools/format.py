@@ -114,8 +114,7 @@ FORMATS: dict[str, Format] = {format.name: format for format in _ROWS}
 
 
 def find_format(template: str, tokenizer: Tokenizer | None = None) -> Format:
-    """Return the format whose signature strings occur in a chat template's source, or whose markers are control
-    tokens."""
+    """Return the format whose signature strings occur in a template's source, or whose markers are control tokens."""
     found = next(format for format in _ROWS if all(sign in template for sign in format.signs))
     if found.signs:
         return found

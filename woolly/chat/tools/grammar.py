@@ -35,8 +35,7 @@ def call_grammar(
     is_open: bool = False,
     answer: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a Lark grammar for an answer that follows `choice`. Reasoning may come first if the model has `marks` for
-    it.
+    """Return a Lark grammar for an answer that follows `choice`, after optional reasoning if there are `marks`.
 
     If no call is required, the answer may be other text, or JSON of the schema `answer`. The parser of the answer must
     not use the format's loose markers, because the grammar does not support them.
@@ -84,8 +83,7 @@ class _Grammar:
         return bool(marker_ids(self._tokenizer, [mark]))
 
     def mark(self, text: str) -> str:
-        """Return an expression for a string with markers, as tokens or as text. `{n}` matches a number and `{id}` an
-        id.
+        """Return an expression for a string with markers, as tokens or text. `{n}` matches a number, `{id}` an id.
 
         A number has at most four digits, because a small model might never end it.
         """
@@ -192,8 +190,7 @@ def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
 
 @lru_cache(256)
 def _fault(schema: str) -> str | None:
-    """Return the reason why a schema is not supported, or None. An error of the complete grammar would not name the
-    tool."""
+    """Return the reason why a schema is not supported, or None. Errors of the complete grammar do not name the tool."""
     try:
         prepare_schema(schema)
     except RequestError as error:

@@ -1,5 +1,4 @@
-"""KeyedScanner: parses a call written as an object whose only key is the tool's name and whose value is the
-arguments."""
+"""KeyedScanner: parses a call written as an object that maps the tool's name to the arguments."""
 
 from __future__ import annotations
 

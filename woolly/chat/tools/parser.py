@@ -32,8 +32,7 @@ def make_call_id(length: int | None = None) -> str:
 
 
 class ToolParser:
-    """Converts text to events character by character, so the events do not depend on how the text is divided into
-    chunks.
+    """Converts text to events character by character, so the result does not depend on the size of chunks.
 
     Text that may be the beginning of a call is buffered until it is recognized as a call or as text. Whitespace around
     calls is dropped. An incomplete call is returned with the arguments so far.

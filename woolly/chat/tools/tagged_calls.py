@@ -37,8 +37,7 @@ class Tags:
 
 
 class TagScanner:
-    """Reads the name, then key and value of each argument. Streams JSON: strings by character, other values when
-    complete.
+    """Reads name, keys and values. Streams JSON: strings by character, other values when they are complete.
 
     A call is recognized when its first key or its end begins.
     """

@@ -8,8 +8,7 @@ QUOTE = '<|"|>'  # around strings; one token of Gemma 4's vocabulary
 
 
 class UnquotedJson:
-    """Reads {key:<|"|>text<|"|>,other:[1,true]} from the opening to the closing bracket. JSON strings are also
-    accepted."""
+    """Reads {key:<|"|>text<|"|>,other:[1,true]} from bracket to bracket. JSON strings are also accepted."""
 
     def __init__(self) -> None:
         self._depth = 0

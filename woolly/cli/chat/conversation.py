@@ -210,7 +210,7 @@ def _is_message(message: Any) -> bool:
 
 
 def _is_note(note: Any, most: int) -> bool:
-    """True if a note is a text with the number of messages forgotten before it."""
+    """True if a note consists of a text and the number of messages forgotten before it."""
     if not isinstance(note, list) or len(note) != 2:
         return False
     return type(note[0]) is int and 0 <= note[0] <= most and isinstance(note[1], str)

@@ -20,7 +20,7 @@ _PAUSE = 3600  # seconds before contacting an unreachable hub again
 class FirstRunState:
     """State of earlier starts."""
 
-    has_answered: bool = False  # the user has had an answer at a terminal
+    has_answered: bool = False  # an answer was shown at a terminal before
     model: str | None = None  # default model; None: not chosen yet
     unreached: int = 0  # time when the hub was last unreachable, in seconds since 1970
 

@@ -53,7 +53,7 @@ def _claude(to: Endpoint, _: Path) -> Setup:
             "ANTHROPIC_AUTH_TOKEN": to.any_key,
             **{f"ANTHROPIC_{name}": to.model for name in names},
             "CLAUDE_CODE_SUBAGENT_MODEL": to.model,
-            # Otherwise it assumes a context of a million tokens and never compacts.
+            # Otherwise the agent assumes a context of a million tokens and never compacts.
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(to.ctx),
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(to.ctx),
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",

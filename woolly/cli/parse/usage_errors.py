@@ -59,7 +59,7 @@ def unknown_command(word: str, known: Iterable[str]) -> UsageError:
 
 
 def unknown_option(context: click.Context, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown option: a command that has it, or the most similar own option."""
+    """Return the error for an unknown option, with a command that has it or this command's most similar option."""
     path = context.command_path
     likely = [other for other in known if other.startswith("--") == name.startswith("--")]
     hint = _owners(context, name) or closest(name, likely) or f"`{path} --help` lists the options"
@@ -85,7 +85,7 @@ def duplicate_value(path: str, first: str, second: str) -> UsageError:
 
 
 def format_error(error: click.UsageError, context: click.Context) -> UsageError:
-    """Return a click error in Woolly's words, derived from its class and not from its text."""
+    """Return a click error as one of Woolly's messages, derived from its class and not from its text."""
     options = [p for p in context.command.get_params(context) if isinstance(p, click.Option) and not p.hidden]
     match error:
         case click.NoSuchOption():

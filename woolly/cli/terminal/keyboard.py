@@ -33,9 +33,9 @@ class Keyboard:
         self._session = _session(self._entries.read(), complete) if self.is_terminal else None
 
     def read(self, prompt: str, more: str, note: str = "") -> str | None:
-        """The next message; None at the end of input, which also ends a message. Ctrl-C raises KeyboardInterrupt.
+        """Return the next message, which the end of input also ends, or None. Ctrl-C raises KeyboardInterrupt.
 
-        `more` stands before the further lines of a message, `note` at the right edge of a terminal.
+        `more` is the prompt of a message's further lines, and `note` is shown at the right edge of a terminal.
         """
         if self._session is None:
             return _piped()
@@ -72,7 +72,7 @@ class _Entries:
         self._entries: list[str] = []
 
     def read(self) -> list[str]:
-        """All entries, the oldest first."""
+        """Return all entries, oldest first."""
         if self._path is not None:
             with contextlib.suppress(OSError):
                 lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -50,7 +50,7 @@ def _wrapped(line: str, width: int) -> str:
 
 @contextmanager
 def bytes_bar(description: str, console: Console | None = None) -> Iterator[Report | None]:
-    """Yield the callback of a bar with bytes and rate, drawn from the first report on, or None without a terminal."""
+    """Yield the callback of a byte progress bar, drawn from the first report on, or None without a terminal."""
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     with _bar(description, (DownloadColumn(), TransferSpeedColumn()), console) as report:
@@ -59,7 +59,7 @@ def bytes_bar(description: str, console: Console | None = None) -> Iterator[Repo
 
 @contextmanager
 def steps_bar(description: str, unit: str, console: Console | None = None) -> Iterator[Report | None]:
-    """Yield the callback of a bar of steps. `unit` is their name in the plural."""
+    """Yield the callback of a progress bar for steps. `unit` is the plural name of the steps."""
     from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TextColumn
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Choice of a type per group with the least total loss within a size (knapsack problem)."""
+"""Choice of a type per group with the smallest total loss within a size (knapsack problem)."""
 
 from __future__ import annotations
 

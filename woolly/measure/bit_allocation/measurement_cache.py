@@ -13,7 +13,7 @@ from woolly.measure.bit_allocation.kl_meter import Loss
 
 
 class Records:
-    """Losses by changed types, for one model, text and method."""
+    """Losses for one model, text and method, keyed by the tensor types that were changed."""
 
     def __init__(self, path: Path, of: Mapping[str, object]) -> None:
         """Open the cache file. `of` identifies model, text and settings; a file with other values is rejected."""

@@ -1,4 +1,4 @@
-"""Output heads: logits, or one embedding or score per text."""
+"""Output heads: logits, or one embedding or score per input text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POOLS: dict[Pooling, Pool] = {"mean": "mean", "cls": "first", "last": "last"}
 
 
 def read_out(p: Tracer, x: Handle, hp: TransformerParams) -> None:
-    """Build the output of a decoder: logits, or embeddings if requested or with bidirectional attention."""
+    """Build a decoder's output: logits, or embeddings if requested or if attention is bidirectional."""
     if p.pooling is None and not hp.mask:
         p.output(logits(p, x, hp))
         return
@@ -21,7 +21,7 @@ def read_out(p: Tracer, x: Handle, hp: TransformerParams) -> None:
 
 
 def pooling_of(p: Tracer) -> Pooling:
-    """Return the pooling of an encoder: as requested, else "rank" if the file has a scoring head."""
+    """Return an encoder's pooling: the requested pooling, or else "rank" if the file has a scoring head."""
     return p.pooling or ("rank" if _has_head(p) else "none")
 
 

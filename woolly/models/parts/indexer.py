@@ -22,7 +22,7 @@ class Index:
     own: tuple[bool, ...] = ()  # per layer; False: reuse an earlier selection; empty: decided by tensors
 
     def is_own(self, p: Tracer, layer: int | None) -> bool:
-        """Return True if the layer has an index of its own. For draft blocks, the tensors decide."""
+        """Return True if the layer has its own index. For draft blocks, this depends on the tensors."""
         if layer is None or (layer > 0 and not self.own):
             return p.has("indexer.attn_k")
         return layer == 0 or self.own[layer]
@@ -61,7 +61,7 @@ def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
 def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-6, is_last: bool = False) -> Handle:
     """Select positions (DeepSeek V3.2, GLM 5). `low` is the input of both index q and attention q.
 
-    Rope is on the first columns of heads, with `is_last` on the last ones.
+    Rope rotates the first columns of each head, or the last columns with `is_last`.
     """
     heads, head_dim, rope = index.heads, index.rope.head_dim, index.rope
 

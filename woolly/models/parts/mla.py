@@ -42,7 +42,7 @@ def latent_attention(
 
     Prefill and decode use the same form, so results are bit-identical. Without rope, the rope part is not rotated.
     Optional: gates per head or column, sinks, and a norm of the rope part. `indexer` selects the positions to attend to
-    from h and the input of q; None: all.
+    from h and the input of q; with None, rows attend to all positions.
     """
     this, n_rot, rank, straight = hp.layers[layer], latent.n_rot, latent.rank, latent.k_dim - latent.n_rot
     heads = this.heads

@@ -18,9 +18,10 @@ def next_token(
 ) -> None:
     """Build an MTP block: a layer over the next token's embedding and the hidden state, and an output head.
 
-    The head is the block's or the model's. A row has the normed hidden state of its position and the following token.
-    The head's input is the hidden state for the next draft token. Without `is_normed`, the block reads hidden states
-    before the last norm. With `head_eps`, the norm before the head is a layer norm with this epsilon.
+    The output head belongs to the block or to the model. A row combines the normed hidden state at its position with
+    the next token. The head's input becomes the hidden state for the next draft token. Without `is_normed`, the block
+    reads hidden states before the last norm. With `head_eps`, the norm before the head is a layer norm with this
+    epsilon.
     """
     with p.scope(hp.drafts[0]):
         table = "nextn.embed_tokens" if p.has("nextn.embed_tokens") else "/token_embd"

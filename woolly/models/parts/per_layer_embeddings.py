@@ -9,7 +9,7 @@ from woolly.plan import Handle, Tracer
 
 
 def layer_inputs(p: Tracer, x: Handle, hp: TransformerParams, extra: int) -> Handle:
-    """Return the per-layer embeddings, concatenated: rows of a second, mapped table plus a projection of x."""
+    """Return the per-layer embeddings, concatenated: rows of a second, memory-mapped table, plus a projection of x."""
     width = hp.n_layers * extra
     rows = p.embed("per_layer_token_embd", width=width) * math.sqrt(extra)
     part = p.linear(x, "per_layer_model_proj", width=width) * (1 / math.sqrt(x.width))

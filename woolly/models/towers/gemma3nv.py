@@ -192,7 +192,7 @@ def _out(hp: TowerParams, name: str) -> int:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the rows of the largest stage with attention, whose positions have 4 pixels."""
+    """Return the number of rows of the largest stage with attention, whose positions have 4 pixels."""
     return (hp.settings.image_size // 4) ** 2
 
 
@@ -244,7 +244,7 @@ def _all(order: Int32, unit: int = 0) -> PatchLayout:
 
 
 def _pixels(size: int) -> Int32:
-    """Return the input numbers of the first convolution, [n, 27], filter line by filter line."""
+    """Return the indices of the first convolution's inputs, [n, 27], one filter row after the other."""
     patch = size // _SIDE
     numbers = np.arange(3 * size**2, dtype=np.int32).reshape(_SIDE, _SIDE, 3, patch, patch)
     lines = numbers.transpose(0, 3, 1, 4, 2).reshape(size**2, 3)
@@ -255,7 +255,7 @@ def _pixels(size: int) -> Int32:
 def _taps(side: int, filter: int, stride: int) -> Int32:
     """Return the inputs of a filter over side x side positions, [n, filter ** 2]; -1 is padding.
 
-    The stride is 1 or 2. As with "same" padding, an odd remainder is at the end.
+    The stride is 1 or 2. As with "same" padding, the extra row of an odd padding is at the end.
     """
     before = (filter - stride) // 2
     along = np.arange(0, side, stride)[:, None] + np.arange(filter) - before

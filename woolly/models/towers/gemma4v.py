@@ -1,4 +1,4 @@
-"""Gemma 4: any image size, position tables of columns and of lines, norms before and after, 3 x 3 average pooling."""
+"""Gemma 4: any image size, position tables for columns and rows, norms before and after blocks, 3 x 3 pooling."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the patches for the processor's maximum number of rows."""
+    """Return the number of patches for the processor's maximum number of rows."""
     return (hp.settings.max_pixels or 280 * (hp.merge * hp.settings.patch_size) ** 2) // hp.settings.patch_size**2

@@ -51,7 +51,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the patches of the largest image, including a line and a column of padding."""
+    """Return the number of patches of the largest image, including a row and a column of padding."""
     pixels = hp.settings.max_pixels
     n = pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES
     return n + 2 * hp.merge * (MAX_SIDE_PATCHES + 1) + 4

@@ -38,10 +38,10 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def _taps(hp: TowerParams) -> int:
-    """Return the number of interpolation taps of the thinnest image: one complete axis of the table, two wide."""
+    """Return the number of interpolation taps for the most elongated image: a complete table axis, two taps wide."""
     return 2 * hp.table_side + 2
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the patches of a 512-pixel tile, or of the maximum number of rows."""
+    """Return the number of patches of a 512-pixel tile, or for the maximum number of rows."""
     return max(hp.table_side**2, 1024)

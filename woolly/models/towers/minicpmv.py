@@ -77,12 +77,12 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:
-    """Map lines or columns of an image to indices of the position table."""
+    """Map patch rows or columns of an image to indices into the position table."""
     edges = np.arange(1, side, dtype=np.float32) * np.float32(1 / side)
     gather_weights = at.astype(np.float32) * np.float32(1 / length)
     return np.asarray(np.searchsorted(edges, gather_weights, side="right"), np.intp)
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the patches of a slice, whose sides are rounded to multiples of a patch."""
+    """Return the number of patches of a slice, whose sides are rounded to multiples of a patch."""
     return 2 * hp.side**2

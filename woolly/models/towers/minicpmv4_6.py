@@ -92,5 +92,5 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the patches of a slice, whose sides are rounded to multiples of a row."""
+    """Return the number of patches of a slice, whose sides are rounded to multiples of a row."""
     return 2 * hp.side**2

@@ -36,6 +36,6 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the patches of the largest image, with sides rounded up to multiples of a row."""
+    """Return the number of patches of the largest image, with sides rounded up to multiples of a row."""
     longest = hp.settings.preproc_image_size or hp.settings.image_size
     return (longest // hp.settings.patch_size + hp.merge) ** 2

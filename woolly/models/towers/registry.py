@@ -1,6 +1,6 @@
-"""Registry of encoder families: traces a projector file to plans of its encoders.
+"""Registry of encoder families, which traces a projector file to encoder plans.
 
-Every module of this folder with `PROJECTORS`, a tuple of `clip.projector_type`s, is a family. A vision family has
+Each module in this folder with `PROJECTORS`, a tuple of `clip.projector_type` values, is a family. A vision family has
 `build` (one plan) or `vision_stages` (several plans), an audio family has `stages`. `patch_layout` returns the order of
 patches or frames. Optional: `remake` derives tensors, `constants` computes constant prompt rows, `CONSTANTS` names
 constant rows stored in the file, and `max_patches` returns the size of the largest image.
@@ -126,7 +126,7 @@ def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
 
 
 def _max_patches(module: ModuleType, hp: TowerParams) -> int:
-    """Return the patches of the largest input: from the family, else from the file's maximum pixels, within a bound."""
+    """Return the maximum number of patches: from the family, else from the file's maximum pixels, within a bound."""
     if hasattr(module, "max_patches"):
         return int(module.max_patches(hp))
     pixels = hp.settings.max_pixels

@@ -189,7 +189,7 @@ class Sam:
 
 
 def read_sam(hp: TowerParams, others: Sequence[int]) -> Sam:
-    """Read the parameters from the file. `others` has further sides, in positions, besides the trained one."""
+    """Read the parameters from the file. `others` has further sides, in positions, in addition to the trained one."""
     width, heads = hp.keys.positive("vision.sam.embedding_length"), hp.keys.positive("vision.sam.head_count")
     n_layers, window = hp.keys.positive("vision.sam.block_count"), hp.keys.positive("vision.window_size", _WINDOW)
     if width % heads or n_layers > _MAX_LAYERS or window > hp.side:

@@ -76,7 +76,7 @@ def with_class(p: Tracer, x: Handle) -> Handle:
 
 
 def max_patches(hp: TowerParams) -> int:
-    """Return the maximum patches of an input, for families whose images are never larger than the trained size."""
+    """Return the maximum number of patches, for families whose images never exceed the trained size."""
     return hp.side**2
 
 

@@ -1,4 +1,4 @@
-"""Whisper encoder, also of Ultravox, Qwen 2 Audio and Voxtral: two convolutions and a transformer.
+"""Whisper encoder, also used by Ultravox, Qwen 2 Audio and Voxtral: two convolutions and a transformer.
 
 Each convolution is a stage whose rows gather the rows under its filter. Qwen 2.5 Omni encodes chunks of 2 s separately.
 """

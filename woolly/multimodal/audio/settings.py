@@ -93,7 +93,7 @@ class AudioSettings:
 
     @property
     def family(self) -> AudioProjector:
-        """Row of AUDIO_PROJECTORS."""
+        """Entry of AUDIO_PROJECTORS."""
         return AUDIO_PROJECTORS[self.projector]
 
     def merged_grid(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from woolly.multimodal.image import Image
     from woolly.multimodal.vision_settings import VisionSettings
 
-_MAX_SIDE = 14_142  # side of the square: 600 MB. Fits 100 megapixels at 2:1; a line of 65,535 pixels would take 12.9 GB
+_MAX_SIDE = 14_142  # maximum side of the square (600 MB), enough for 100 megapixels at 2:1
 
 
 def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:

@@ -64,7 +64,7 @@ def video_sampling(settings: VisionSettings, *, has_audio: bool = False) -> Vide
 
 
 def count_frame_rows(frames: Sequence[Frame], settings: VisionSettings) -> int:
-    """Return the number of rows of frames."""
+    """Return the number of encoder rows for the frames."""
     return sum(_measured(frame, settings) for frame in frames)
 
 

@@ -24,7 +24,7 @@ _F32_MAX = np.finfo(np.float32).max
 
 @sampler("dry")
 class Dry:
-    """Lowers tokens that would continue a repetition, more for longer repetitions.
+    """Lowers the logits of tokens that would continue a repetition. Longer repetitions get higher penalties.
 
     The penalty is multiplier * base ** (length - allowed length). A repetition ends at a sequence breaker.
     """

@@ -19,7 +19,7 @@ _F32_MAX = np.finfo(np.float32).max
 
 @sampler("penalties")
 class RepetitionPenalty:
-    """Lowers recent tokens: divides by `repeat`, and subtracts `presence`, and `frequency` per occurrence."""
+    """Lowers the logits of recent tokens by the factor `repeat`, by `presence`, and by `frequency` per occurrence."""
 
     def __init__(self, history: History, last_n: int, repeat: float, frequency: float, presence: float) -> None:
         self._history = history

@@ -35,7 +35,7 @@ class Temperature:
         return cls(params.temperature, spread, params.dynatemp_exponent)
 
     def apply(self, candidates: Candidates) -> None:
-        """Divide the logits. An entropy-based temperature sorts them first."""
+        """Divide the logits. With an entropy-based temperature, the candidates are sorted first."""
         if self._spread <= 0.0:
             self._divide(candidates, self.temperature)
         elif len(candidates) > 1:

@@ -1,9 +1,9 @@
 """Catalogue of model families, with one tag per size.
 
-Woolly ships `catalogue.json` in this folder. A later version that the user has pulled (update.py) is `catalogue.json`
-in WOOLLY_HOME. The first tag of a family is the default for the bare name and `:latest`. Sizes are those of the default
-file; estimates are computed from parameters and bits. Entries are not checked against the hub: a wrong address fails
-when it is pulled, with an error that names it.
+Woolly ships `catalogue.json` in this folder. A newer version that the user has pulled (update.py) is stored as
+`catalogue.json` in WOOLLY_HOME. The first tag of a family is the default for the bare name and `:latest`. Sizes are
+those of the default file; estimates are computed from parameters and bits. Entries are not checked against the hub.
+Pulling a model with a wrong address fails with an error that names the address.
 """
 
 from __future__ import annotations

@@ -35,13 +35,12 @@ def _n_alike(a: str, b: str) -> int:
 
 
 def _inside(text: str, n: int) -> int:
-    """Return the start of the marker that the first `n` characters cut, or `n` if they end outside of markers."""
+    """Return the start of the marker that the first `n` characters cut, or `n` if they cut no marker."""
     return next((match.start() for match in MARK.finditer(text) if match.start() < n < match.end()), n)
 
 
 def _after(text: str, n: int) -> int:
-    """Return how many of the last `n` characters follow the marker that they cut, or `n` if they begin outside of
-    markers."""
+    """Return how many of the last `n` characters follow the marker that they cut, or `n` if they cut no marker."""
     at = len(text) - n
     head = _HEAD.match(text)
     if head is not None and 0 < at < head.end():

@@ -263,8 +263,7 @@ def _format(kind: Payloads, body: str, head: str, prompt: str) -> Format | None:
 
 
 def _lead(begin: str, opening: str, names: tuple[str, ...]) -> tuple[str | None, str, str]:
-    """Return the string before a call that contains the tool's name, such as a recipient, and both strings without
-    it."""
+    """Return the string with the tool's name before a call, such as a recipient, and both strings without it."""
     if names[0] not in begin + opening:
         return None, opening, begin
     text = begin + opening
@@ -278,14 +277,12 @@ def _is_shared(mark: str, text: str) -> bool:
 
 
 def _close(close: str, mark: str, begin: str) -> str:
-    """Return the end marker of calls. A call without a start marker has no end marker: the string is the end of the
-    turn."""
+    """Return the end marker of calls. Without a start marker there is none: the string is the end of the turn."""
     return "" if not mark else close
 
 
 def _paired(finish: str, begin: str) -> str:
-    """Return the end of all calls, with as many markers as their start. Further markers belong to the end of the
-    turn."""
+    """Return the end of all calls, with as many markers as their start. Further markers end the turn."""
     n = len(marks_in(begin))
     marks = marks_in(finish)
     if not begin.strip():

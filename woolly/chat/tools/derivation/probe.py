@@ -71,8 +71,7 @@ class TemplateProbe:
         calls: Sequence[tuple[str, Mapping[str, Any]]] = (),
         thought: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return a conversation that ends with an answer. `thought` has further fields of the answer, such as its
-        reasoning."""
+        """Return a conversation that ends with an answer. `thought` has further fields, such as the reasoning."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content if text is None else text}
         if calls:
             message["tool_calls"] = [
