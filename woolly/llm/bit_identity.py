@@ -46,7 +46,8 @@ class Identity:
     """Everything that determines the bits of an answer, and the digest of a probe run.
 
     Kernel level, threads, chunk size and concurrent requests are excluded because they do not change the bits. A kernel
-    level that does, such as `scalar` on x86-64, which rounds instead of fusing multiply-adds, changes the probe.
+    level that changes the bits, such as `scalar` on x86-64, which rounds instead of fusing multiply-adds, changes the
+    probe.
     """
 
     arithmetic: int  # ARITHMETIC of the code

@@ -96,11 +96,10 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         `control_vectors` are GGUF files of directions to add to layer outputs, for all requests: a list, or a mapping
         of files to scales. `control_vector_layers` are the first and last of these layers.
         `chat_template` replaces the file's template. `preset` names a table of presets.toml with the default system
-        prompt, context and sampling parameters; by default the table with the model's name, if there is one; "none"
+        prompt, context and sampling parameters; the default is the table with the model's name, if it exists; "none"
         disables presets. `cache_disk` is the disk space for KV pages of prompts, such as "20GB", which later processes
-        reuse. `cache_disk_folder` is their folder, by default $WOOLLY_HOME/pages.
-        `mmproj` is the projector file for image and audio input, by default the file next to the model; "none" disables
-        it.
+        reuse. `cache_disk_folder` is their folder, by default $WOOLLY_HOME/pages. `mmproj` is the projector file for
+        image and audio input, by default the file next to the model; "none" disables it.
         `stages` are the addresses (HOST:PORT) of `woolly stage` processes, in layer order, each with the same file and
         the token of `stage_token_file`. `check_memory` rejects a model that does not fit in the available memory.
         """

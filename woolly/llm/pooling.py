@@ -207,7 +207,7 @@ class PoolingMixin:
         return make_pooler(loaded.program, loaded.file.tensors, pooling)
 
     def _cannot(self, purpose: Purpose, verb: str, pooler: Pooler | None) -> RequestError:
-        """Return the error for a model without the capability, with names of models that have it."""
+        """Return the error for a model without the capability; the error names models with the capability."""
         transcribes = self._loaded[0].program.plan.transcribes
         if transcribes:
             why = "it is a speech-to-text model"

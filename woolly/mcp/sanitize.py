@@ -1,4 +1,4 @@
-"""Sanitizing of text from MCP servers: no control or invisible characters, which could mislead a user."""
+"""Sanitizes text from MCP servers: replaces control and invisible characters, which could mislead a user."""
 
 from __future__ import annotations
 

@@ -91,24 +91,24 @@ class ApiError(WoollyError):
 
 
 def answer_cancelled() -> ApiError:
-    """Return the error of a request whose model was unloaded before the answer ended."""
+    """Return the error for a request whose model was unloaded before the answer ended."""
     message = "the server stopped or unloaded the model before the answer was complete"
     return ApiError(503, "answer_cancelled", message, retry_after=_TAKEOVER)
 
 
 def model_changed() -> ApiError:
-    """Return the error of a request whose model file was truncated; the server then reloads the model."""
+    """Return the error for a request whose model file was truncated; the server then reloads the model."""
     message = "the model file changed while it was in use; retry the request to reload the model"
     return ApiError(503, "model_changed", message, param="model", retry_after=1.0)
 
 
 def device_failed(message: str) -> ApiError:
-    """Return the error of a request whose GPU failed."""
+    """Return the error for a request whose GPU failed."""
     return ApiError(503, "device_failed", message, retry_after=_TAKEOVER)
 
 
 def server_stopping() -> ApiError:
-    """Return the error of a request that arrives while the server drains."""
+    """Return the error for a request that arrives while the server drains."""
     return ApiError(503, "server_stopping", "the server is about to stop", retry_after=_TAKEOVER)
 
 
@@ -123,7 +123,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def feature_disabled(what: str, flag: str) -> ApiError:
-    """Return the error of a route that is disabled in the settings."""
+    """Return the error for a route that is disabled in the settings."""
     return ApiError(501, "not_supported", f"{what} is disabled; start the server with {flag}")
 
 

@@ -45,7 +45,7 @@ class TransducerDecoding:
             self._prediction, self._state = decoder.predict(decoder.blank, decoder.new_state())
 
     def decode(self, rows: Float32, *, is_end: bool = True) -> list[TimedToken]:
-        """Return the tokens of these frames. `is_end` is true for the last frames."""
+        """Return the tokens of the given frames. `is_end` is true for the last frames."""
         found = list(self._collapse(rows, is_end) if self._decoder.kind == "ctc" else self._transduce(rows))
         self._at += len(rows)
         return found

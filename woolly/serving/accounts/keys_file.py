@@ -40,7 +40,7 @@ _FIELDS = ("hash", "admin", *KeyLimits.names(), "models")
 
 @dataclass(frozen=True)
 class NamedKey:
-    """One table of the file: an account and the SHA-256 of its key."""
+    """One table of the file: an account and the SHA-256 hash of its key."""
 
     account: Account
     digest: bytes
@@ -54,7 +54,7 @@ def default_file() -> Path:
 
 
 def hash_key(key: str) -> bytes:
-    """Return the SHA-256 of a key."""
+    """Return the SHA-256 hash of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 

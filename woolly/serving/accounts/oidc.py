@@ -1,4 +1,4 @@
-"""Verifies bearer tokens of an OIDC issuer, such as Keycloak, Entra or Dex. There are no login pages.
+"""Verifies bearer tokens of an OIDC issuer, such as Keycloak, Entra or Dex. The server has no login pages.
 
 The issuer's keys are fetched before the port is open, every hour, and after a token with an unknown key. Requests do
 not wait for a fetch.
@@ -71,7 +71,7 @@ def _fetch(url: str) -> Any:
 
 
 class Issuer:
-    """Verifies tokens with the issuer's keys. Use it only on the event loop thread, except `refresh`."""
+    """Verifies tokens with the issuer's keys. Use this class only on the event loop thread, except `refresh`."""
 
     def __init__(
         self, issuer: str, audience: str, admin: str | None = None, fetch: Callable[[str], Any] = _fetch

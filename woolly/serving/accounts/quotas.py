@@ -32,8 +32,9 @@ class _Standing:
 class Quotas:
     """Request and token counters per account, in fixed windows of a minute and a day (UTC).
 
-    Use it only on the event loop thread. An account with tokens left may finish an answer of any length, because the
-    length is known only at the end. A token bucket could not tell clients when a day's tokens are available again.
+    Use this class only on the event loop thread. An account with tokens left may finish an answer of any length,
+    because the length is known only at the end. A token bucket could not tell clients when a day's tokens are available
+    again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

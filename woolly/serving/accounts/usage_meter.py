@@ -12,7 +12,7 @@ ANYONE = "-"  # key name of requests without a key
 
 
 class UsageMeter:
-    """Quotas and an optional ledger. Use it only on the event loop thread."""
+    """Quotas and an optional ledger. Use this class only on the event loop thread."""
 
     def __init__(self, quotas: Quotas | None = None, ledger: UsageLedger | None = None) -> None:
         self.quotas = Quotas() if quotas is None else quotas

@@ -117,7 +117,7 @@ def _lines(path: Path) -> Generator[bytes, None, None]:
 
 
 def _table_rows(path: Path) -> Generator[dict[str, Any], None, None]:
-    """Yield rows of a table. String columns with JSON, such as `messages` or `body`, are parsed."""
+    """Yield the rows of a table. String columns with JSON, such as `messages` or `body`, are parsed."""
     with _read_as_table(path):
         for block in _parquet().ParquetFile(path).iter_batches(batch_size=_BLOCK):
             for row in block.to_pylist():

@@ -195,7 +195,7 @@ class Job:
             await asyncio.sleep(min(left, 0.5))
 
     def _check_patience(self, busy: RowDeferred) -> None:
-        """Raise ApiError if rows have been deferred for too long. A full queue does not count."""
+        """Raise ApiError if rows have been deferred for too long. Deferrals because of a full queue do not count."""
         now = time.monotonic()
         if busy.is_full:
             self._deferred_since = None

@@ -40,7 +40,7 @@ class _Running:
 
 
 class BatchWorker:
-    """Background task that runs the oldest unfinished batch. Use it only on the event loop thread.
+    """Background task that runs the oldest unfinished batch. Use this class only on the event loop thread.
 
     Disk access runs on other threads. The lock `changing` protects changes of stored objects.
     """

@@ -17,7 +17,7 @@ _MAX_CLIENTS = 10_000  # beyond this, the client with the oldest request is forg
 
 
 class RateLimiter:
-    """Token bucket per client that holds the requests of one minute. Use it only on the event loop thread."""
+    """Token bucket per client that holds the requests of one minute. Use this class only on the event loop thread."""
 
     def __init__(
         self, per_minute: int, clock: Callable[[], float] = time.monotonic, may: str = "a client may send a request"

@@ -24,7 +24,7 @@ _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
 class BodyBudget:
-    """Memory limit of all request bodies together. Use it only on the event loop thread."""
+    """Memory limit of all request bodies together. Use this class only on the event loop thread."""
 
     def __init__(self, most: int) -> None:
         self._max_bytes = most

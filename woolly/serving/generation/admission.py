@@ -20,7 +20,7 @@ class Admitted:
 
 
 class Admission:
-    """Counts answers from the arrival of their request to its end. Use it only on the event loop thread."""
+    """Counts answers from the arrival of their request to its end. Use this class only on the event loop thread."""
 
     def __init__(self, n_running: Callable[[], int], n_waiting: int) -> None:
         """`n_running` returns the current maximum of concurrent answers, which may depend on the loaded models."""

@@ -191,7 +191,7 @@ class Generator:
         return self._notifier
 
     async def prepare(self, generation: GenerationRequest, slot: ModelSlot) -> list[Request]:
-        """Return the engine's requests, not queued yet. Preparation runs off the event loop."""
+        """Return the engine's requests without queueing them. Preparation runs off the event loop."""
         with _cancelled_if_closed(slot.model):
             return await run_in_thread(self._prepare, slot.model, self._scaled(generation, slot))
 
@@ -287,7 +287,7 @@ class Generator:
         return hashlib.blake2b(owner.encode(), digest_size=20, person=b"woolly prefixes").digest()
 
     def _scaled(self, generation: GenerationRequest, slot: ModelSlot) -> GenerationRequest:
-        """Return the request with the server's adapter scales if it sets none."""
+        """Return the request with the server's adapter scales unless the request sets scales."""
         layout = generation.prompt if isinstance(generation.prompt, ChatFormat) else None
         params = generation.params if layout is None else layout.params
         if params.adapters is not None or not slot.has_scales:

@@ -55,7 +55,7 @@ class ReadAheadTask:
 
 
 class ReadAheadTasks:
-    """Active read-ahead tasks. Use it only on the event loop thread."""
+    """Active read-ahead tasks. Use this class only on the event loop thread."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission

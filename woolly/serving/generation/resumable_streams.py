@@ -1,7 +1,7 @@
 """Streams that continue when their client disconnects, and can be resumed at any byte.
 
 A client identifies its chat with the header X-Conversation-Id. The answer then runs to its end with or without a
-reader, and stays available for a while to the same client.
+reader, and stays available to the same client for a while.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ResumableStream:
         return self.n_lost + len(self._data)
 
     def frame_end(self, frame: int) -> int:
-        """Return the end offset of a frame, or of the last frame if there are fewer."""
+        """Return the end offset of a frame, or of the last frame if there are fewer frames."""
         return self._ends[frame] if frame < len(self._ends) else self.n_bytes
 
     async def opened(self) -> None:
@@ -107,7 +107,7 @@ class ResumableStream:
 
 
 class ResumableStreams:
-    """Streams of all chats, oldest first. Use it only on the event loop thread."""
+    """Streams of all chats, oldest first. Use this class only on the event loop thread."""
 
     def __init__(self) -> None:
         self._streams: OrderedDict[tuple[str, str], ResumableStream] = OrderedDict()

@@ -25,7 +25,10 @@ class SlotContents:
 
 
 class SlotTable:
-    """Table with a slot for each concurrent request of the largest model. Use it only on the event loop thread."""
+    """Table with a slot for each concurrent request of the largest model.
+
+    Use this class only on the event loop thread.
+    """
 
     def __init__(self, n_slots: Callable[[], int]) -> None:
         self._n_slots = n_slots

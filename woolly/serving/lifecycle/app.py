@@ -177,7 +177,7 @@ def _watch_disk(stats: Stats, models: ModelManager) -> None:
 
 
 def _devices(models: ModelManager) -> Iterator[tuple[str, str, int | None]]:
-    """Yield name, device and GPU memory in bytes (None for the CPU) of each loaded model."""
+    """Yield the name, device and GPU memory in bytes (None for the CPU) for each loaded model."""
     for slot in models.loaded_models:
         if slot.state == "ready" and slot.llm is not None and not slot.llm.is_closed:
             yield slot.info.name, slot.llm.place, device_bytes(slot.llm.engine)

@@ -164,7 +164,7 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
-        """Reload key and certificate files. Stop if the terminal is closed or there are no such files."""
+        """Reload key and certificate files. Stop if the terminal is closed or there are no files to reload."""
         is_gone = self._had_terminal and not has_terminal()
         if is_gone or not self.reloader.is_needed or self._loop is None:
             self.handle_exit(sig, frame)

@@ -8,7 +8,7 @@ from woolly.serving.observability.logs import log
 
 
 class DeviceFailures:
-    """Error messages of failed devices by model. Use it only on the event loop thread."""
+    """Error messages of failed devices by model. Use this class only on the event loop thread."""
 
     def __init__(self) -> None:
         self._messages: dict[str, str] = {}

@@ -27,7 +27,7 @@ Use = Callable[[ModelInfo], AbstractAsyncContextManager[ModelSlot]]
 
 
 class DynamicAdapters:
-    """Adapters of each model in addition to its initial adapters. Use it only on the event loop thread.
+    """Adapters of each model in addition to its initial adapters. Use this class only on the event loop thread.
 
     Requests for the model do not use these adapters; a request for an adapter's name uses the model with this adapter
     at scale 1. A change continues if its caller is cancelled, because its thread continues and the name must be updated

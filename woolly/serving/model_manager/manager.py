@@ -44,7 +44,10 @@ _RETRY = 2.0  # seconds after which a client may retry while a model is loading 
 
 
 class ModelManager:
-    """Loads and unloads models. Use it only on the event loop thread; file access and loading run on other threads."""
+    """Loads and unloads models.
+
+    Use this class only on the event loop thread; file access and loading run on other threads.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Raise StoreError if --model does not exist or --names-file is invalid."""
@@ -197,7 +200,7 @@ class ModelManager:
         self._keep_alive[name] = seconds
 
     def keep_alive_of(self, name: str) -> float:
-        """Return how many seconds a model stays loaded after its last use; infinite if it is never unloaded."""
+        """Return how many seconds a model stays loaded after its last use; infinite for a model that is never unloaded."""
         keep_alive = self._loaded[name].keep_alive if name in self._loaded else KeepAlive()
         if keep_alive.is_pinned:
             return math.inf
@@ -236,7 +239,7 @@ class ModelManager:
         return replace(info, state=slot.state, stage=stage, progress=slot.progress, context_length=ctx)
 
     async def _acquire(self, info: ModelInfo, settings: Settings) -> ModelSlot:
-        """Return the slot of the loaded model with one more user, which the caller must release.
+        """Load the model, add a user to its slot and return the slot; the caller must release the slot.
 
         The first caller starts the loading task, and others wait for it. Waiting callers count as users, so a model
         loaded for requests is not evicted before they have run.

@@ -47,7 +47,7 @@ def _check(names: Sequence[str]) -> None:
 
 
 class ModelResolver:
-    """Looks up models among the loaded models, then in the catalog. Use it only on the event loop thread."""
+    """Looks up models among the loaded models, then in the catalog. Use this class only on the event loop thread."""
 
     def __init__(
         self, settings: Settings, catalog: ModelCatalog, names: ServedNames, loaded: Mapping[str, ModelSlot]
@@ -112,7 +112,7 @@ class ModelResolver:
     async def _default(self, capability: Capability) -> ModelInfo:
         """Return the default model: a loaded model, the model of --model, or the only model.
 
-        If no model has the capability, returns the default model, whose error then explains the problem.
+        If no model has the capability, the result is the default model, whose error then explains the problem.
         """
         found = self._current(capability) or await self._only(capability)
         if found is not None:

@@ -70,7 +70,7 @@ class WorkCounters:
 
 
 class Stats:
-    """Counters since startup. Use it only on the event loop thread."""
+    """Counters since startup. Use this class only on the event loop thread."""
 
     def __init__(self, has_vllm_names: bool = False) -> None:
         self.started = time.monotonic()
@@ -246,7 +246,7 @@ class _Shown:
 
 
 class DeviceMetrics:
-    """Device of each model. `read` returns model, device and bytes (None for a CPU), and runs at each scrape."""
+    """Device of each model. `read` runs at each scrape and returns model, device and bytes (None for a CPU)."""
 
     def __init__(self, read: Callable[[], Iterable[tuple[str, str, int | None]]]) -> None:
         self._read = read

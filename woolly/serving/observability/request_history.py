@@ -25,7 +25,10 @@ _MAX_ANSWERS = 64
 
 
 class RequestHistory:
-    """The newest `n` requests, without texts unless `with_texts` is set. Use it only on the event loop thread."""
+    """The newest `n` requests, without texts unless `with_texts` is set.
+
+    Use this class only on the event loop thread.
+    """
 
     def __init__(self, n: int, with_texts: bool) -> None:
         self._with_texts = with_texts

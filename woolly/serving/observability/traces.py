@@ -40,7 +40,7 @@ _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 class Traces:
-    """Creates spans and metrics of finished requests. Use it only on the event loop thread."""
+    """Creates spans and metrics of finished requests. Use this class only on the event loop thread."""
 
     def __init__(self, tracer: Any, meter: Any, extract: Callable[[dict[str, str]], Any], error: Any) -> None:
         """`tracer` and `meter` are OpenTelemetry's.

@@ -52,7 +52,7 @@ class Form:
 
     @classmethod
     def of(cls, body: ChatBody, **more: Any) -> Form:
-        """Read OpenAI's fields."""
+        """Create the form from OpenAI's fields of a body."""
         usage: Literal["none", "own"] = "own" if body.includes_usage else "none"
         return cls(
             usage,

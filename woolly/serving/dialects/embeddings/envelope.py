@@ -1,4 +1,4 @@
-"""Fields shared by replies about texts."""
+"""Fields shared by the replies to embedding, reranking and classification requests."""
 
 from __future__ import annotations
 

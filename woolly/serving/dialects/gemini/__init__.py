@@ -52,7 +52,7 @@ class Gemini(ChatDialect):
         self.router.include_router(routes.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return Google's error object. Agents detect a prompt that is too long by this message."""
+        """Return Google's error object. The message lets agents detect a prompt that is too long."""
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded" and error.exceeds is not None:
             n_tokens, most = error.exceeds

@@ -30,7 +30,7 @@ class ModelBody(BaseModel):
 
 @router.get("/models")
 async def list_models(request: Request, reload: int = Query(0, ge=0, le=1)) -> dict[str, Any]:
-    """List all models with their states. `reload` has no effect, because the folder is always read."""
+    """List all models with their states. `reload` has no effect, because the folder is read on every call."""
     models: ModelManager = request.app.state.models
     infos = await models.list()
     claimed = [await llama_server_model(info, request.app.state.settings, models.ready(info.name)) for info in infos]

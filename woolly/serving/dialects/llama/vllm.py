@@ -17,7 +17,7 @@ router = APIRouter()
 
 
 class LoadBody(BaseModel):
-    """An adapter to add, and its model; the default is the default model."""
+    """An adapter to add, and its model (the default model if there is no name)."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

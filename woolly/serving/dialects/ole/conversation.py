@@ -19,7 +19,7 @@ from woolly.serving.gate.request_id import owner_of
 
 
 class Conversation:
-    """Messages of a session, if one is named, followed by the new messages."""
+    """Messages of the named session, if any, followed by the new messages."""
 
     def __init__(
         self, store: SessionStore, owner: str, session: Session | None, kept: Sequence[Message], sent: Sequence[Message]

@@ -1,4 +1,4 @@
-"""GET /usage: usage by key. Administrators see all keys, other clients only their own."""
+"""GET /usage: usage by key. Administrators see all keys, and other clients only see their own key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WS /ws: chats over one connection, streamed token by token, each of which can be cancelled.
+"""WS /ws: chats over one connection, streamed token by token. Each chat can be cancelled.
 
     client                                          server
     {"type": "chat", "id": "1", "messages": [...]}  {"type": "start", "id": "1", "model": ..., "request_id": ...}

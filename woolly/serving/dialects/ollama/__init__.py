@@ -27,7 +27,10 @@ class Ollama(ChatDialect):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:
-        """Return Ollama's error, which is a string. Agents detect a prompt that is too long by its first words."""
+        """Return Ollama's error, which is a string.
+
+        The first words of the message let agents detect a prompt that is too long.
+        """
         message = error.client_message if error.suggestion is None else f"{error.client_message}; {error.suggestion}"
         if error.code == "context_length_exceeded":
             message = f"input length exceeds the context length: {message}"

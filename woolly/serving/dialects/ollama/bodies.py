@@ -113,7 +113,7 @@ class AnswerBody(BaseModel):
         return self.format
 
     def asked(self, talk: Sequence[chat.Message], params: SamplingParams, **more: Any) -> ChatRequest:
-        """Return the neutral chat."""
+        """Return the request as a ChatRequest."""
         effort = "medium" if self.think is True else {"max": "high"}.get(self.think, self.think) if self.think else None
         return ChatRequest(
             tuple(talk),
@@ -134,7 +134,7 @@ class ChatBody(AnswerBody):
     tool_choice: str | ChoiceSpec | None = Field(None, description="Same as in OpenAI's API.")
 
     def to_chat(self, params: SamplingParams) -> ChatRequest:
-        """Return the neutral chat. Raises ApiError for unsupported fields."""
+        """Return the body as a ChatRequest. Raises ApiError for unsupported fields."""
         self.check()
         talk = [_message(message, i) for i, message in enumerate(self.messages)]
         choice = read_choice(self.tools, self.tool_choice, None)

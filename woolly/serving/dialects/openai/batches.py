@@ -65,7 +65,7 @@ async def get_batch(id: str, request: Request) -> dict[str, Any]:
 
 @router.delete("/v1/batches/{id}")
 async def delete_batch(id: str, request: Request) -> dict[str, Any]:
-    """Delete a batch that has ended; its files stay."""
+    """Delete a finished batch, but not its files."""
     async with worker_of(request).changing:
         await run_in_thread(store_of(request).delete_batch, owner_of(request), id)
     return {"id": id, "object": "batch", "deleted": True}

@@ -28,7 +28,7 @@ async def answer(body: ChatBody, request: Request) -> Response:
     "/v1/completions", responses={200: {"model": CompletionReply}}, response_model=None, summary="Text Completions"
 )
 async def complete(body: CompletionBody, request: Request) -> Response:
-    """Complete one prompt or several; with `echo` and `logprobs`, score them."""
+    """Complete one prompt or several; with `echo` and `logprobs`, score the prompts."""
     _check_bias(body)
     return await text_completions(body, request)
 

@@ -18,7 +18,7 @@ class _Entry(Generic[T]):
 
 
 class BoundedStore(Generic[T]):
-    """LRU cache by id, limited in entries and bytes. Use it only on the event loop thread.
+    """LRU cache by id, limited in entries and bytes. Use this class only on the event loop thread.
 
     At a limit, the owner with the most entries (or bytes) loses its least recently used value, so owners cannot evict
     values of owners with fewer.
@@ -41,7 +41,7 @@ class BoundedStore(Generic[T]):
         return id in self._entries
 
     def put(self, owner: str, id: str, value: T, n_bytes: int) -> bool:
-        """Store or replace a value. Returns False if it exceeds the byte limit of the store."""
+        """Store or replace a value. Returns False if the value exceeds the byte limit of the store."""
         if id in self._entries:
             self._take_out(id)
         if n_bytes > self._max_bytes:

@@ -97,7 +97,7 @@ async def compacted(
 
 
 def recent_questions(items: Sequence[Data], ctx: int) -> list[Data]:
-    """Return the latest user messages that fit in a small share of the context; they are kept verbatim."""
+    """Return the latest user messages that fit in a small share of the context, to be kept verbatim."""
     room, kept = ctx * _CHARACTERS // _KEPT, []
     for item in reversed(items):
         if item.get("role") != "user" or item.get("type", "message") != "message":

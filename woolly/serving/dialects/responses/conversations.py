@@ -47,7 +47,7 @@ class StoredConversation:
 class ConversationStore:
     """Store of conversations with limits.
 
-    Each owner can access only its own conversations. Use it only on the event loop thread.
+    Each owner can access only its own conversations. Use this class only on the event loop thread.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class _Live:
 class ResponseStore:
     """Store of responses with limits.
 
-    Each owner can access only its own responses. Use it only on the event loop thread.
+    Each owner can access only its own responses. Use this class only on the event loop thread.
     """
 
     def __init__(self, most: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:

@@ -50,7 +50,7 @@ _FOREVER = "public, max-age=31536000, immutable"
 
 
 def is_public(method: str, path: str) -> bool:
-    """Return True if a request is for the page or its files, which need no key; the page asks the user for it."""
+    """Return True if a request is for the page or its files, which need no API key; the page asks the user for one."""
     return method in ("GET", "HEAD") and (path == "/" or _FILE.fullmatch(path) is not None)
 
 
