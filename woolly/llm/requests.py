@@ -227,7 +227,7 @@ class RequestMixin:
         return prompt
 
     def tokenize_chat(self, text: str) -> list[int]:
-        """Return the token ids of a rendered prompt. Adds BOS if the template did not, and never EOS."""
+        """Return the token ids of a rendered prompt. Adds BOS unless the template did, and never adds EOS."""
         ids = self._encode(text)
         return [*self._missing_bos(ids), *ids]
 

@@ -43,7 +43,7 @@ class ServerConnection:
         return (await self._open())[1]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Return the result of a tool. Raise ToolError if the server rejects the call, times out or ends."""
+        """Return the result of a tool call. Raise ToolError if the server rejects the call, times out or ends."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 

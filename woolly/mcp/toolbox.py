@@ -82,7 +82,7 @@ class Toolbox:
         return [error for one in starting if (error := one.result()) is not None]
 
     def start(self, name: str) -> Future[ToolError | None]:
-        """Start or restart a server in the background. The result is an error if it failed."""
+        """Start or restart a server in the background. The result is an error if the start failed."""
         self._statuses[name] = ServerStatus(name)
         return self._submit(self._start(name))
 

@@ -124,7 +124,7 @@ def _split_on_unicode(pieces: Sequence[bytes]) -> Iterator[tuple[str, int]]:
 
 
 def _merge_punctuation(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return words with their punctuation."""
+    """Merge punctuation into the adjacent words."""
     out: list[tuple[str, int]] = []
     for text, first in words:
         is_mark = bool(out) and not text.startswith(" ") and text.strip() in _APPENDED

@@ -94,7 +94,10 @@ class Arguments:
         return c
 
     def _structure(self, c: str) -> bool:
-        """Accept a character outside of strings and literals, and update the state. Return False if it is invalid."""
+        """Accept a character outside of strings and literals, and update the state.
+
+        Return False for an invalid character.
+        """
         state = self._state
         if state == "root":
             return c == "{" and self._open(c)

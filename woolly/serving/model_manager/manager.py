@@ -200,7 +200,7 @@ class ModelManager:
         self._keep_alive[name] = seconds
 
     def keep_alive_of(self, name: str) -> float:
-        """Return how many seconds a model stays loaded after its last use; infinite for a model that is never unloaded."""
+        """Return the keep-alive of a model in seconds; infinite for a model that is never unloaded."""
         keep_alive = self._loaded[name].keep_alive if name in self._loaded else KeepAlive()
         if keep_alive.is_pinned:
             return math.inf

@@ -1,4 +1,4 @@
-"""Additional names of models, each with its own settings.
+"""Additional names of models, with separate settings for each name.
 
 [models.think]              # in woolly.toml; in presets.toml of the models folder the table is [think]
 from = "qwen3:4b"           # names with the same loading settings share one loaded model

@@ -32,7 +32,7 @@ class BatchBody(BaseModel):
 
 @router.post("/v1/batches", response_model=None)
 async def create_batch(body: BatchBody, request: Request) -> dict[str, Any]:
-    """Start a batch: answer the rows of a file."""
+    """Start a batch that answers the rows of a file."""
     batch = store_of(request).new_batch(
         owner_of(request),
         body.endpoint,
