@@ -146,7 +146,10 @@ class _FleetDriver(EngineDriver):
         return any(replies)
 
     def _end_reasoning(self, pending: PendingAnswer) -> bool:
-        """Ask the replica to end the reasoning. Return False if there is no replica, or if it replays tokens."""
+        """Ask the replica to end the reasoning.
+
+        Return False if there is no replica, or if the replica is replaying tokens.
+        """
         message = pending.end_reasoning_message()  # created first, because a later replica does not know the id
         return not pending.is_repeating and self._fleet.send(pending, message)
 

@@ -149,7 +149,7 @@ class Router:
     ) -> Route | None:
         """Return the best replica for a prompt of n_tokens that starts with these full pages.
 
-        Ties are resolved round-robin. A replica in `without` is only chosen if there is no other.
+        Ties are resolved round-robin. A replica in `without` is only chosen if there is no other replica.
         """
         able = [one for one in self._replicas.values() if one.is_open]
         able = [one for one in able if one.name not in without] or able

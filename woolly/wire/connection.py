@@ -91,7 +91,7 @@ class Connection:
     def receive(self, go_on: Callable[[float], None]) -> WireMessage:
         """Return the next message; while waiting, call `go_on` about ten times a second with the seconds of silence.
 
-        `go_on` may raise to stop waiting. If it raises within a message, the connection is unusable.
+        `go_on` may raise to stop waiting. If `go_on` raises within a message, the connection is unusable.
         """
         header = self._read(_HEADER.size, go_on)
         n_bytes = _length(header)

@@ -90,7 +90,7 @@ class WordAligner:
 
 
 def split_words(pieces: Sequence[bytes], token_starts: Sequence[float], language: str) -> tuple[TranscriptWord, ...]:
-    """Return the words of tokens. `token_starts` has the start of each token and the end of the last."""
+    """Return the words of tokens. `token_starts` has the start of each token and the end of the last token."""
     found: list[tuple[str, int]] = []  # text, and the first token
     for text, first in _split_on_unicode(pieces):
         is_new = text.startswith(" ") or text.strip() in string.punctuation or language in _SPACELESS

@@ -54,7 +54,7 @@ class Authenticator:
     ) -> None:
         """`secret` signs tokens.
 
-        If it is None, a random secret is generated, so tokens become invalid when the process ends.
+        If `secret` is None, a random secret is generated, so tokens become invalid when the process ends.
         """
         self._secret = secret.encode() if secret is not None else secrets.token_bytes(32)
         # Other programs may know the secret to verify tokens, so digests of keys use a different secret.

@@ -103,7 +103,7 @@ class RunningRequest(AsyncIterator[Chunk]):
     async def watch(self, seconds: float) -> None:
         """Cancel the answers if no token is computed for `seconds`, including time in the queue.
 
-        A limit of the total time would cancel long answers on slow machines.
+        A limit on the total time would cancel long answers on slow machines.
         """
         before, since = self._progress(), time.monotonic()
         while True:

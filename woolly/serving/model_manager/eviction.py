@@ -90,7 +90,7 @@ def _check(
 
 
 def _freed(needs: MemoryEstimate, evicted: Sequence[ModelSlot]) -> int:
-    """Return the bytes that unloading frees in the needed memory."""
+    """Return the bytes that unloading frees in the required kind of memory."""
     return sum(other.n_bytes for other in evicted if _helps(needs, other))
 
 

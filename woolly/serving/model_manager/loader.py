@@ -70,7 +70,7 @@ def with_client_config(settings: Settings, config: Mapping[str, Any]) -> Setting
 def estimate_model(path: Path, options: ModelOptions) -> MemoryEstimate:
     """Return the estimated memory of the model.
 
-    Raises errors of the file and the options before another model is unloaded.
+    Raises errors about the file and the options before another model is unloaded.
     """
     if options.chat_template is not None:
         ChatTemplate(options.chat_template)

@@ -79,7 +79,10 @@ class ModelManager:
         return tuple(self._loaded.values())
 
     def ready(self, name: str | None = None, only_allowed: bool = False) -> ModelSlot | None:
-        """Return a loaded model by name, by default the last used. `only_allowed` limits it to the account's models."""
+        """Return a loaded model by name, by default the last used.
+
+        `only_allowed` limits the search to the account's models.
+        """
         slots = [slot for slot in self._loaded.values() if slot.state == "ready"]
         slots = [slot for slot in slots if not only_allowed or is_allowed(slot.info)]
         if name is not None:

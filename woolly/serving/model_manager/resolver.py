@@ -69,9 +69,10 @@ class ModelResolver:
         return None if best is None else best.info
 
     async def find(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return a model by name, or the default model for None. Raises ApiError 404 if unknown, 403 if not allowed.
+        """Return a model by name, or the default model for None.
 
-        An account may use a derived model without permission for its base model.
+        Raises ApiError 404 for an unknown model, 403 for a model that is not allowed. An account may use a derived
+        model without permission for its base model.
         """
         if name is None:
             return await self._default(capability)

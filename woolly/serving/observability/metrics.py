@@ -43,7 +43,7 @@ class _Answer:
 
 @dataclass
 class WorkCounters:
-    """Totals over all answers."""
+    """Totals of all answers."""
 
     prompt_tokens: int = 0  # without cached tokens
     cached_tokens: int = 0

@@ -138,7 +138,7 @@ def _counted(
 ) -> dict[str, Any]:
     """Return vLLM's reply.
 
-    Images count with their embeddings, as in a prompt; `check` rejects texts that are too long.
+    Each image counts as its number of embeddings, as in a prompt; `check` rejects texts that are too long.
     """
     if chat is None:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)

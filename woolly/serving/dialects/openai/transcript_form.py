@@ -1,4 +1,4 @@
-"""TranscriptForm: form of a transcription or translation request."""
+"""TranscriptForm: form fields of a transcription or translation request."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class ConversationStore:
     def answering(self, owner: str, id: str, items: Sequence[Data]) -> Iterator[list[Data]]:
         """Yield the earlier items while a response to them and to new `items` runs.
 
-        Raises ApiError 409 if another response is running, because the two would not see each other.
+        Raises ApiError 409 if another response is running, because the two responses would not see each other.
         """
         conversation = self.get(owner, id)
         self._check(conversation, items)
