@@ -42,7 +42,7 @@ class Transcriber(Protocol):
 
 
 def next_step(steps: DecodeSteps, written: Sequence[int] | None) -> DecodeRequest | TranscriptSegment | None:
-    """Send the output tokens of the latest request; return the next step, or None after the last."""
+    """Send the output tokens of the latest request; return the next step, or None after the last step."""
     try:
         return steps.send(written)
     except StopIteration:

@@ -83,7 +83,10 @@ class ResumableStream:
             self._tell()
 
     async def read(self, start: int = 0) -> AsyncIterator[bytes]:
-        """Yield the bytes from `start` on, waiting for new bytes. Raises ApiError 400 if some have been dropped."""
+        """Yield the bytes from `start` on, waiting for new bytes.
+
+        Raises ApiError 400 if some of these bytes have been dropped.
+        """
         while True:
             grown = self._grown
             if start < self.n_lost:

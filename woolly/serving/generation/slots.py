@@ -43,7 +43,10 @@ class SlotTable:
         return len(self._contents)
 
     def assign(self, wanted: int = -1) -> int:
-        """Return the requested slot, or the least recently used one for -1. Raises ApiError 400 for an unknown slot."""
+        """Return the requested slot, or the least recently used slot for -1.
+
+        Raises ApiError 400 for an unknown slot.
+        """
         if wanted >= len(self):
             raise invalid_param("id_slot", f"expected at most {len(self) - 1}, but got {wanted}")
         slot = self._order[0] if wanted < 0 else wanted

@@ -234,7 +234,7 @@ def _named(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _has_gguf_magic(path: Path) -> bool:
-    """Return True if a file begins like a GGUF file or is not readable; its use then gives the reason."""
+    """Return True if a file begins like a GGUF file or is unreadable; using an unreadable file gives the reason."""
     try:
         with path.open("rb") as file:
             return file.read(4) in (b"GGUF", b"lmgg")

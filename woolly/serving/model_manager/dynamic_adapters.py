@@ -31,7 +31,7 @@ class DynamicAdapters:
 
     Requests for the model do not use these adapters; a request for an adapter's name uses the model with this adapter
     at scale 1. A change continues if its caller is cancelled, because its thread continues and the name must be updated
-    after it.
+    afterwards.
     """
 
     def __init__(

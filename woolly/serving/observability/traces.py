@@ -45,7 +45,7 @@ class Traces:
     def __init__(self, tracer: Any, meter: Any, extract: Callable[[dict[str, str]], Any], error: Any) -> None:
         """`tracer` and `meter` are OpenTelemetry's.
 
-        `extract` reads the parent from headers; `error` is an error status.
+        `extract` reads the parent span from headers; `error` is an error status.
         """
         self._tracer = tracer
         self._extract = extract

@@ -173,7 +173,7 @@ def _image(part: Part, where: str) -> chat.ImagePart:
 
 
 def _audio(part: Part, where: str) -> chat.AudioPart:
-    """Convert an audio clip: base64 in OpenAI's format, or a data: URL in vLLM's."""
+    """Convert an audio clip: base64 in OpenAI's format, or a data: URL in vLLM's format."""
     given = (part.model_extra or {}).get(part.type)
     place = f"{where}.{part.type}"
     if part.type == "audio_url":

@@ -115,7 +115,10 @@ async def start_server(body: StartBody, request: Request) -> dict[str, Any]:
 
 @router.post("/mcp/call", summary="Call a tool of --mcp")
 async def call_tool(body: CallBody, request: Request) -> dict[str, Any]:
-    """Call a tool after the user has agreed. For the web page; other origins are rejected even if they may chat."""
+    """Call a tool after the user has agreed.
+
+    This route is for the web page; other origins are rejected even if they may chat.
+    """
     _check(request)
     log.info("mcp call", extra={"tool": body.name[:100]})
     return await request.app.state.tools.call(body)  # type: ignore[no-any-return]

@@ -60,7 +60,7 @@ def _plain(message: Message) -> dict[str, Any]:
 async def conversation(
     connection: HTTPConnection, session_id: str | None, sent: Sequence[Message]
 ) -> AsyncIterator[Conversation]:
-    """Read a session and lock it until the block ends; other messages to it get 409 meanwhile."""
+    """Read a session and lock it until the block ends; meanwhile, other messages to the session get 409."""
     state = connection.app.state
     store: SessionStore = state.sessions
     owner = owner_of(connection)
