@@ -22,7 +22,7 @@ from woolly.runtime import PAGE_SIZE, PortableState
 Bytes = npt.NDArray[np.uint8]
 
 _THREADS = 2
-_WRITING = 64 << 20  # maximum bytes of copies queued for writing
+_WRITING = 64 << 20  # maximum size of the copies queued for writing, in bytes
 _PER_STEP = 4  # maximum pages copied per step
 _PACE = 0.3  # weight of the latest observation in a moving average
 _OVERHEAD = 0.002  # read latency in seconds
@@ -139,7 +139,7 @@ class DiskTier:
     def is_faster_than_recompute(self, n_bytes: int, n_tokens: int) -> bool:
         """Return True if reading is expected to be faster than computing.
 
-        If a rate is unknown, compare nothing and read.
+        If the compute rate is unknown, reading counts as faster; if the read rate is unknown, it does not.
         """
         if not self._disk_rate or not self._compute_rate:
             return bool(self._disk_rate)
@@ -331,7 +331,7 @@ class DiskTier:
     def _take_windows(self, load: _Load, data: Mapping[tuple[int, int], Bytes | None]) -> None:
         """Copy window entries of indexed pages into the cache."""
         for waiting in (*self._loads.values(), load):
-            for windows in filter(None, self._windows):  # evict cached entries that pending loads rely on last
+            for windows in filter(None, self._windows):  # cached entries that pending loads rely on are evicted last
                 windows.touch([self._pages.index.page_of(one) for one in waiting.digests])
         for (table, i), one in data.items():
             pool = self._windows[table - 1] if table else None

@@ -32,7 +32,7 @@ _MAGIC, _VERSION = b"WOOLLYKV", 1
 _NAME = re.compile(r"([0-9a-f]{40})\.(page|state|window\d{1,2})")
 _PIN = ".pin"
 
-# Eviction continues down to this share of the limit, so that not every write evicts.
+# Eviction stops at this share of the limit, so that not every write has to evict files.
 _TRIMMED = 0.9
 _LOOKED = 1 / 16  # share of the limit that may be written before the folder is listed again
 _PATIENCE = 60.0  # seconds until the folder is listed again, or eviction retried
@@ -167,8 +167,8 @@ class PageFolder:
     def touch(self, kind: str, digest: bytes, depth: int) -> bool:
         """Record a use; return True if the file exists.
 
-        A page ranks one second below its parent, so it is evicted first and never remains alone. Pages of a system
-        prompt have a negative depth and rank above all others.
+        A page ranks one second below its parent, so it is evicted before its parent and never remains without it. Pages
+        of a system prompt have a negative depth and rank above all others.
         """
         now = time.time()
         try:

@@ -64,7 +64,7 @@ class _Entry:
 
 
 def page_digest(parent: bytes, tokens: Sequence[int], rows: bytes = b"") -> bytes:
-    """Return the digest of a page: its tokens, all preceding tokens, and the image `rows` in it."""
+    """Return the digest of a page, computed from its tokens, all preceding tokens and the image `rows` in it."""
     return hashlib.blake2b(parent + array("i", tokens).tobytes() + rows, digest_size=_DIGEST_BYTES).digest()
 
 

@@ -100,7 +100,7 @@ class WindowPool:
 
     @staticmethod
     def size(window: int, max_running: int, chunk: int, n_mapped: int, n_drafts: int = 1) -> int:
-        """Return the pages for the windows of `max_running` requests and `logits`, and for two boundaries.
+        """Return the number of pages for the windows of `max_running` requests and `logits`, and for two boundaries.
 
         All requests together have the `chunk` rows of a step, and each request up to `n_drafts` undecided draft rows.
         """

@@ -68,7 +68,7 @@ class Engine:
         tower: multimodal.Tower | None = None,
         source: multimodal.Source | None = None,
     ) -> None:
-        """`ctx` bounds each request; `kv_tokens` is the cache size for all requests (None: one context).
+        """`ctx` limits the context of a request; `kv_tokens` is the size of the shared cache (None: one context).
 
         `ctx_limit` is the model's maximum (None: `ctx`). `chunk` bounds the rows of a step, and `max_running` the
         concurrent requests. `batch_size` overrides `max_running`, unless memory only suffices for `max_running`.
@@ -223,8 +223,8 @@ class Engine:
     def swap(self, program: Program, adapters: AdapterSet) -> None:
         """Switch to a program of the same model with other adapters; cache and requests are preserved.
 
-        Every program of a model can use the same state. RequestError (`busy`) if requests or pooling jobs refer to
-        steps of the old plan, or if a request uses a missing adapter.
+        Every program of a model can use the same state. Raise RequestError (`busy`) if requests or pooling jobs refer
+        to steps of the old plan, or if a request uses a missing adapter.
         """
         kept, own = adapters.adapters, self.adapters.adapters
         used = {i for i in self.used_adapters() if i >= len(kept) or kept[i] is not own[i]}

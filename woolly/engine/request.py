@@ -48,8 +48,8 @@ class Request:
     salt: bytes = b""  # requests share cached pages only if their salts are equal
     adapters: tuple[float, ...] = ()  # scale of each adapter of the model
     adapter_digests: tuple[bytes, ...] = ()  # digests of these adapters
-    hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # by step of the running plan
-    hooked: Plan | None = None  # running plan of the hooks
+    hooks: Mapping[int, tuple[Hook, ...]] = field(default_factory=dict)  # keyed by step of the running plan
+    hooked: Plan | None = None  # plan that the keys of `hooks` refer to
     id: int = field(default_factory=lambda: next(_ids))
     replay_tokens: tuple[int, ...] = ()  # leading answer tokens, replayed from an interrupted answer
     n_shared: int = 0  # leading tokens that other requests are likely to share
@@ -86,7 +86,7 @@ class Request:
     n_drafted: int = 0  # draft tokens
     n_accepted: int = 0  # accepted draft tokens
     n_draft_pauses: int = 0  # steps for which drafting was paused
-    draft_pause: str | None = None  # reason of the last one
+    draft_pause: str | None = None  # reason for the latest pause
 
     reports_progress: bool = False  # emit a chunk after each prefill step
 
@@ -105,7 +105,7 @@ class Request:
 
     @property
     def given(self) -> tuple[int, ...]:
-        """Prompt of the client: the encoder's prompt for an encoder-decoder model."""
+        """Prompt from the client; for an encoder-decoder model, the encoder's prompt."""
         return self.prompt if self.multimodal is None or not self.multimodal.n_source else self.multimodal.source_ids
 
     @property
@@ -184,7 +184,7 @@ class Request:
     def write(self) -> bool:
         """Detokenize new tokens; return True at a stop string.
 
-        Requests with stop strings need this after each token.
+        Requests with stop strings need this call after each token.
         """
         for token in self.unwritten:
             text, stopped = self.stop.push(self.detokenizer.push(token))

@@ -67,7 +67,7 @@ def wait_for(
 ) -> bytes | None:
     """Send the input to a child and return its output when it ends.
 
-    Kill the child and return None if it exceeds a limit of time, memory or output.
+    Kill the child and return None if it exceeds its time, memory or output limit.
     """
     from subprocess import TimeoutExpired
 

@@ -23,7 +23,7 @@ def numa_nodes(folder: Path = _FOLDER) -> list[list[int]]:
 
 
 def cpu_list(text: str) -> set[int]:
-    """Return the numbers of a list such as 0-3,8."""
+    """Return the numbers in a list such as 0-3,8."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

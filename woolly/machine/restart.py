@@ -31,14 +31,14 @@ _MAX_RESTARTS, _SECONDS = 5, 1800.0
 
 
 def can_restart() -> bool:
-    """Return True if the system can replace a process, and this process was not restarted too often."""
+    """Return True if the system can replace a process, and this process has not been restarted too often."""
     return (
         sys.platform != "win32" and len(sys.orig_argv) > 1 and bool(sys.executable) and len(_recent()) < _MAX_RESTARTS
     )
 
 
 def restart(listener: socket.socket) -> NoReturn:
-    """Replace this process with one of the same command and listening socket, so that no client is rejected.
+    """Replace this process with one that has the same command and listening socket, so that no client is rejected.
 
     All other files and threads are closed, which also frees a failed GPU. Raise OSError if the command no longer
     exists.

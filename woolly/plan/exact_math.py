@@ -1,6 +1,6 @@
 """Correctly rounded log, power and softplus, for constants of a plan that affect result bits.
 
-Computed with 40 decimal digits, because C libraries and NumPy differ in the last bit between systems.
+Values are computed with 40 decimal digits, because C libraries and NumPy differ in the last bit between systems.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MAX_DIGITS = 400  # 1 plus the smallest f64 has 324 digits
 def exact_log(x: float) -> float:
     """Return the natural logarithm of a positive number."""
     if not 0.0 < x < math.inf:
-        return math.log(x)  # infinity or NaN, if a file has such a value
+        return math.log(x)  # infinity or NaN if the file has such a value
     with localcontext() as context:
         context.prec = _DIGITS
         return float(Decimal(x).ln())

@@ -94,7 +94,7 @@ class Step:
 
     @property
     def kind(self) -> Op:
-        """Row of the op table."""
+        """Row of the step's op in the op table."""
         return OPS[self.op]
 
     @property
@@ -134,7 +134,7 @@ class Step:
         return self.kind.cost(plan, self, load)
 
     def used_share(self, weight: Weight) -> float:
-        """Return the share of a weight that one row uses: the selected experts of an expert tensor, else all of it."""
+        """Return the share of a weight that one row uses: the selected experts of an expert tensor, otherwise 1."""
         if weight in self.by_role(*self.kind.rare):
             return 0.0
         is_chosen = len(weight.shape) == 3 and "n_used" in self.kind.attributes
@@ -147,7 +147,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Injection:
-    """Differences between the rows of tokens and those of images and audio. Each model file states its own."""
+    """Differences between token rows and image or audio rows, as defined by each model file."""
 
     is_scaled: bool = False  # a factor on token embeddings applies to injected rows too
     causal: Literal["no", "global layers", "all layers"] = "no"  # layers in which rows of an image are causal, as text
@@ -160,7 +160,7 @@ class Plan:
     architecture: str
     steps: tuple[Step, ...]
     values: tuple[Value, ...]
-    state: tuple[Paged | Slot, ...]  # state between runs, indexed by the attribute "entry" of steps
+    state: tuple[Paged | Slot, ...]  # state between runs; the attribute "entry" of a step is an index into it
     result: Result = "logits"
     pooling: Pooling | None = None  # None for logits; "none": a vector for each output row
     labels: tuple[str, ...] = ()  # names of the score columns, if the file has them

@@ -138,7 +138,7 @@ class Recorder:
         self._result = (result, pooling)
 
     def plan(self, block: str = "") -> Plan:
-        """Return the finished plan. A tensor of the file that no step reads is an error. None is silently ignored.
+        """Return the finished plan. A tensor of the file that no step reads is an error.
 
         With a `block` ("blk.47"), the plan is for a draft, and only the tensors of that block must be read.
         """
@@ -272,5 +272,5 @@ class Recorder:
 
 @functools.cache
 def _file_name(path: str) -> str:
-    """Return the name of a source file. Cached, because it took half of the time to trace a model."""
+    """Return the name of a source file. It is cached, because the lookup took half of the tracing time."""
     return Path(path).name

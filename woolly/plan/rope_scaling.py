@@ -64,8 +64,8 @@ def rope_frequencies(
 ) -> tuple[npt.NDArray[np.float64], float]:
     """Return the radians per position of each pair, and the magnitude that multiplies cos and sin.
 
-    `divisors` are Llama 3's rope factors, one per pair, from the file's `rope_freqs` tensor. It may have further ones
-    for pairs that are not rotated.
+    `divisors` are Llama 3's rope factors, one per pair, from the file's `rope_freqs` tensor. The tensor may also have
+    factors for pairs that are not rotated.
     """
     pairs = np.arange(rope.n_rot // 2, dtype=np.float64)
     frequencies = -_spectrum(rope) if rope.inverse else _spectrum(rope)
@@ -115,8 +115,8 @@ def _spectrum(rope: Rope) -> npt.NDArray[np.float64]:
 def _powers(base: float, n_rot: int) -> npt.NDArray[np.float64]:
     """Return base ** (-2 i / n_rot) for each pair i, correctly rounded.
 
-    Not NumPy's power, which differs between CPUs in the last bit: the angle at position 100,000 would then differ in
-    its 36th bit, and about one of 5,000 table entries in its last bit.
+    NumPy's power is not used because it differs between CPUs in the last bit: the angle at position 100,000 would then
+    differ in its 36th bit, and about one of 5,000 table entries in its last bit.
     """
     if not 0.0 < base < math.inf:
         return base ** (-2.0 * np.arange(n_rot // 2, dtype=np.float64) / n_rot)  # NaN or infinity, as in the file

@@ -22,8 +22,8 @@ def _ratio(numerator: Floats, denominator: Floats) -> Floats:
 def _fit_affine(x: Floats, n_levels: int) -> tuple[Floats, Floats]:
     """Return scale and offset (at least 0) per group, such that scale * level - offset approximates x.
 
-    Tries 21 ranges around the group's range, computes the weighted least-squares line through the levels of each, and
-    returns the best. Large values have more weight, as in a dot product. x is (n_groups, size).
+    The search tries 21 ranges around the group's range, computes the weighted least-squares line through the levels of
+    each range, and returns the best line. Large values have more weight, as in a dot product. x is (n_groups, size).
     """
     top = np.float32(n_levels - 1)
     weights = np.sqrt(np.mean(x * x, axis=1, keepdims=True)) + np.abs(x)
@@ -59,7 +59,7 @@ def _fit_affine(x: Floats, n_levels: int) -> tuple[Floats, Floats]:
 
 
 def _half(largest: Floats, most: int) -> NDArray[np.float16]:
-    """Return largest / most as float16, such that `most` of its steps reach the largest value.
+    """Return largest / most as float16, such that `most` steps of this size reach the largest value.
 
     Below most * 2**-24, the steps between subnormal float16 numbers are so wide that the nearest one may be too small
     by more than half a step, or zero. The next larger one then has a smaller error.
@@ -98,7 +98,7 @@ def encode_q4_k(blocks: Floats, out: Bytes) -> None:
 def _fit_symmetric(x: Floats, half_range: int) -> Floats:
     """Return the scale per group such that scale * level approximates x, for levels -half_range to half_range - 1.
 
-    Tries 19 scales around the one that maps the largest magnitude to -half_range, each refined by weighted least
+    The search tries 19 scales around the scale that maps the largest magnitude to -half_range, each refined by least
     squares with weights x**2. x is (n_groups, size).
     """
     largest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)[:, 0]

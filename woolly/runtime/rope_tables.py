@@ -55,7 +55,7 @@ class RopeTables:
         if len(self._frequencies) == 0:
             self.cosines = self.sines = np.zeros((n, 1), np.float32)
             return
-        # Not NumPy's cos and sin, which differ between CPUs in the last bit.
+        # NumPy's cos and sin are not used because they differ between CPUs in the last bit.
         n_all = n - min(0, *self._backs.tolist())  # a negative offset uses a later position
         cosines, sines = (np.empty((n_all, len(self._frequencies)), np.float32) for _ in range(2))
         _native.rope_tables(self._frequencies, self._magnitudes, cosines, sines)

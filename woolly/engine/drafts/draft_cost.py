@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _PACE = 0.25  # weight of the latest observation in a moving average
-_FIRST = 3  # number of warm-up measurements, of which the minimum counts
-_EVERY = 64  # steps with draft tokens between two measured steps without them
+_FIRST = 3  # number of warm-up measurements; the estimate starts with their minimum
+_EVERY = 64  # steps with draft tokens between two measured steps without draft tokens
 
 
 @dataclass
@@ -32,19 +32,19 @@ class CostEstimate:
 
 @dataclass
 class _Steps:
-    """Times of steps with similar batch sizes."""
+    """Measured times of steps with similar batch sizes."""
 
     plain: CostEstimate = field(default_factory=CostEstimate)  # step without draft tokens
     row: CostEstimate = field(default_factory=CostEstimate)  # additional time per draft token in a step
-    n_since: int = 0  # steps with draft tokens since the last step without them
+    n_since: int = 0  # steps with draft tokens since the last step without draft tokens
 
 
 class DraftCost:
     """Cost of a draft token, learned from decode-only steps because prefill would hide the cost.
 
-    A draft token accepted with probability p saves p of a step, and costs its proposal and its row in the step.
-    Acceptance alone does not show whether drafts pay off: a draft model as large as the target model is always accepted
-    and never faster.
+    A draft token accepted with probability p saves p of a step, but costs the time of its proposal and of its row in
+    the step. Acceptance alone does not show whether drafts pay off: a draft model as large as the target model is
+    always accepted and never faster.
     """
 
     def __init__(self) -> None:
@@ -75,12 +75,12 @@ class DraftCost:
         return ((self._guess.value or 0.0) + (known.row.value or 0.0)) / known.plain.value
 
     def guessed(self, n_guesses: int, seconds: float) -> None:
-        """Record the time of a proposal."""
+        """Record the time that a proposal took."""
         if n_guesses:
             self._guess.add(seconds / n_guesses)
 
     def stepped(self, n_answers: int, n_guesses: int, seconds: float) -> None:
-        """Record the time of a decode-only step."""
+        """Record the time that a decode-only step took."""
         known = self._known(n_answers)
         if n_guesses == 0:
             known.plain.add(seconds)

@@ -1,8 +1,8 @@
 """Forced tokens: the replayed tokens of an interrupted answer, and the tokens that end reasoning at its budget.
 
 Forced tokens are appended to the context as draft tokens. The sampler must choose each replayed token again, which
-restores the state of the sampler, including grammar and random generator. If the sampler chooses a different token, the
-request fails.
+restores the sampler state, including the grammar and the random number generator. If the sampler chooses a different
+token, the request fails.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Hidden states that the MTP block has not processed: of the last context token and of draft tokens after it."""
+    """Hidden states of the last context token and later draft tokens, not yet processed by the MTP block."""
 
     n_shifts: int
     n_preemptions: int

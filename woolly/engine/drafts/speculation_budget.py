@@ -41,7 +41,7 @@ class SpeculationBudget:
 
     def __init__(self, worth: float) -> None:
         """Requests draft on trust while the acceptance rate is at least `worth`."""
-        self.acceptance_rate = 0.75  # of all requests
+        self.acceptance_rate = 0.75  # average over all requests
         self._worth = worth
         self._budgets: dict[Request, _RequestBudget] = {}
         self._gain = 0.0  # mean seconds saved per answer

@@ -118,7 +118,7 @@ def named_adapters(adapters: object) -> dict[str, str | os.PathLike[str]]:
 def open_adapter(name: str, path: str | os.PathLike[str], plan: Plan) -> Adapter:
     """Open a LoRA file for a model.
 
-    Raise ModelError for another architecture or unsupported tensors, StoreError for a missing file.
+    Raise ModelError if the architecture differs or tensors are unsupported, or StoreError if the file is missing.
     """
     try:
         found = resolve(path)
@@ -191,7 +191,7 @@ def adapted(plan: Plan, adapters: Sequence[Adapter | None]) -> tuple[Plan, dict[
 
 
 def _whole(plan: Plan, weight: Weight) -> tuple[int, int]:
-    """Return the number of rows of a tensor that steps read, and the number of columns."""
+    """Return how many rows of a tensor the steps read, and the number of its columns."""
     ends = [w.name.rpartition(":")[2].rstrip("]") for w in plan.weights.values() if w.tensor == weight.tensor]
     rows = max(int(end) if end.isdigit() else weight.shape[0] for end in ends)
     return rows, weight.shape[1]

@@ -21,7 +21,7 @@ _CONTEXT_SHARE = 0.25
 MIN_CTX = 8192  # minimum default if the model was trained for more, regardless of memory
 # Upper limit for recurrent models, whose state does not grow with the context.
 MAX_CTX = 1 << 20
-_CTX_STEP = 4096  # rounding of the default context, so that two starts give the same number
+_CTX_STEP = 4096  # the default context is a multiple of this number, so that it is the same after a restart
 
 
 def context_limit(file: GGUFFile, plan: Plan) -> int:

@@ -289,7 +289,7 @@ def _with_cache(options: Options, file: GGUFFile, plan: Plan, ctx: int | None) -
 def default_kv_tokens(program: Program, ctx: int, kv_tokens: int | None) -> int:
     """Return `kv_tokens`, or by default up to four contexts within 10 % of the free memory.
 
-    Raise RequestError if less than ctx.
+    Raise RequestError if `kv_tokens` is less than ctx.
     """
     if kv_tokens is not None:
         if isinstance(kv_tokens, bool) or not isinstance(kv_tokens, int) or kv_tokens < ctx:
@@ -327,10 +327,10 @@ def default_snapshots(program: Program) -> int:
 
 
 def default_batch_size(program: Program, kv_tokens: int, chunk: int | None, *, has_tower: bool) -> AdaptiveBatchSize:
-    """Return the default number of concurrent requests: at least 16, up to the gain of the device and memory.
+    """Return the default number of concurrent requests: at least 16, limited by device type and memory.
 
     Decoding requests take at most a quarter of the `chunk` rows of a step, so that prompts advance as well. Vision
-    models run 16 requests: rows of an image with bidirectional attention must fit a step with all decoding requests.
+    models run 16 requests: a step must have room for an image with bidirectional attention and all decoding requests.
     """
     first, most = _BATCH_SIZES_GPU if program.about.device else _BATCH_SIZES_CPU
     n_rows = min(chunk or program.max_rows, program.max_rows)

@@ -40,7 +40,7 @@ class MemoryEstimate:
         return self.weights + self.cache + self.tower + (0 if self.gpus else _WORKING)
 
     def times(self, n: int) -> MemoryEstimate:
-        """Return the memory of n processes."""
+        """Return the memory of n processes that each load the model."""
         return replace(self, weights=n * self.weights, cache=n * self.cache, tower=n * self.tower)
 
     def shares_memory(self, other: MemoryEstimate) -> bool:
@@ -133,7 +133,7 @@ def check_memory_for_second_copy(name: str, weights: int) -> None:
 def shortage(name: str, needed: MemoryEstimate, freed: int = 0) -> str | None:
     """Return a message if the available memory plus `freed` bytes cannot hold the model, otherwise None.
 
-    Checks GPU memory if the model is on GPUs; only with `may_split`, system memory may hold the rest.
+    Check GPU memory if the model is on GPUs; only with `may_split` may the rest use system memory.
     """
     available = freed + (sum(gpu.usable for gpu in needed.gpus) if needed.gpus else available_memory())
     if needed.may_split:

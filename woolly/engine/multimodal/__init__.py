@@ -1,4 +1,4 @@
-"""Multimodal input: encoders turn images and audio into embeddings, a slice of work per engine step."""
+"""Multimodal input: encoders turn images and audio into embeddings, one slice of work per engine step."""
 
 from typing import TYPE_CHECKING
 

@@ -143,9 +143,9 @@ def _check_params(params: SamplingParams) -> None:
 
 
 def source_backend(backend: str, options: Options) -> str:
-    """Return the backend of an encoder-decoder model:
+    """Return the CPU or reference backend for an encoder-decoder model.
 
-    CPU or reference. Raise UnsupportedError if a GPU is requested.
+    Raise UnsupportedError if a GPU is requested.
     """
     name = backend_for(options.device, backend)
     if is_gpu_backend(name) or options.wants_gpu:

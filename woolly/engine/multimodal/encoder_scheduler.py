@@ -1,4 +1,4 @@
-"""EncoderScheduler: runs the vision or audio encoder a slice per engine step, and caches its output."""
+"""EncoderScheduler: runs the vision or audio encoder one slice per engine step, and caches its output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EncoderScheduler:
         max_bytes: int = _MAX_BYTES,
         work: float | None = None,
     ) -> None:
-        """`work` is the multiply-adds of a slice per engine step; by default about as long as a prefill step."""
+        """`work` is the number of multiply-adds per slice; a default slice takes about as long as a prefill step."""
         self.tower = tower
         self._check_file = check_file
         self._max_bytes = max_bytes

@@ -86,7 +86,7 @@ class Tower:
 
     @property
     def width(self) -> int:
-        """Columns of a row: the width of the widest encoder."""
+        """Number of columns of a row, equal to the width of the widest encoder."""
         return max(encoder.traced.width for encoder in self._encoders.values())
 
     @property
@@ -130,7 +130,7 @@ class Tower:
             raise RequestError(f"the {what} does not fit the encoder: {error}") from None
 
     def n_rows(self, encoder_input: EncoderInput, kind: Modality | None = None) -> int:
-        """Return the rows of an input, including the constant rows of the file."""
+        """Return the number of rows of an input, including the constant rows of the file."""
         traced = self._encoder(kind).traced
         return math.prod(traced.settings.merged_grid(encoder_input.grid_thw)) + (
             0 if traced.constants is None else len(traced.constants)

@@ -50,7 +50,7 @@ class Pooler:
 
 
 def add_rows(sums: Float64 | None, rows: Float32) -> Float64:
-    """Add rows one by one, so that a text in several parts has a bit-identical sum."""
+    """Add rows one by one, so that the sum is bit-identical if a text is processed in parts."""
     wide = rows.astype(np.float64)
     if sums is not None:
         wide = np.concatenate([sums[None], wide])

@@ -35,8 +35,8 @@ class PoolingRunner:
     """Runs jobs round-robin, one batch at a time. Only the engine thread may call it.
 
     The runner has a separate cache, allocated for the first job, so that texts do not evict pages of generating
-    requests. A batch has at most `max_rows` rows, like an engine step. A longer text takes several batches, or one if
-    attention is bidirectional.
+    requests. A batch has at most `max_rows` rows, like an engine step. A longer text takes several batches, or a single
+    batch if attention is bidirectional.
     """
 
     def __init__(self, program: Program, ctx: int, max_rows: int, check_file: Callable[[], None] | None = None) -> None:

@@ -22,7 +22,7 @@ class VisiblePages:
     """Retains the visible pages of running requests in the pool of each sliding window."""
 
     def __init__(self, pools: Sequence[WindowPool | None]) -> None:
-        """One pool per window of `Plan.windows`; None if the window cache has all pages."""
+        """`pools` has a pool for each window of `Plan.windows`, or None if the window cache has all pages."""
         self.pools = pools
         self.is_bounded = any(pool is not None for pool in pools)  # if False, every row attends to all pages
         self._retained: dict[Hashable, dict[WindowPool, tuple[int, int]]] = {}  # first page and end

@@ -56,7 +56,7 @@ def new_runner(
 ) -> Runner:
     """Return an AsyncRunner if the device supports it, otherwise a Runner.
 
-    Async scheduling supports neither drafts nor recurrent state nor sliding windows, where the next step depends on
+    Async scheduling supports neither drafts nor recurrent state nor sliding windows, because their next step depends on
     more than the last token.
     """
     device = as_async_ranks(program)

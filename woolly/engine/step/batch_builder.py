@@ -115,7 +115,7 @@ def with_multimodal(batch: Batch, scheduled: SchedulerOutput) -> Batch:
 
 
 def rope_positions_after(requests: Sequence[Request], positions: Sequence[int]) -> Int32 | None:
-    """Return the M-RoPE positions [n_axes, n] with one row per request, or None if they equal the positions."""
+    """Return the M-RoPE positions [n_axes, n] of n requests with one row each, or None if they equal the positions."""
     each = [request.multimodal for request in requests]
     if all(inputs is None or inputs.mrope_positions is None for inputs in each):
         return None

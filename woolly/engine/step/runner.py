@@ -120,7 +120,7 @@ class Runner:
     def read(self, ids: Sequence[int], step: int | None) -> Float32:
         """Return the output of a step of the running plan (None: the last) for every token, [len(ids), width].
 
-        Uses free pages, and preempts requests if there are too few.
+        The call uses free pages, and preempts requests if too few pages are free.
         """
         scheduler, reader = self._scheduler, object()
         pages = scheduler.claim(pages_for(len(ids)))

@@ -36,7 +36,7 @@ class Scheduler:
     filled with rows of the long prompt, which would delay the first token of the short one.
 
     Groups, such as the n answers to a prompt, run round-robin. A group without a running request preempts a request of
-    a group with several.
+    a group with several running requests.
 
     A request is admitted when the cache has pages for its context, and then allocates pages one by one. If no page is
     free, the last running request is preempted: its pages are freed, and it is recomputed later. Every request
@@ -198,7 +198,7 @@ class Scheduler:
         self._queue(self.waiting, request)
 
     def lose_all(self) -> None:
-        """Drop all pages and slots after a loss of their content, and recompute running requests from their tokens."""
+        """Drop all pages and slots after their content was lost, and recompute running requests from their tokens."""
         for request in tuple(self.running):
             self._preempt(request)
         self.pages.forget(range(self.pages.n_pages))

@@ -27,7 +27,7 @@ Mask = Literal["", "causal", "chunked", "all", "block", "since", "before"]
 
 
 def _cache_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Cost of attention: K and V of all visible positions read once per sequence, two products per element."""
+    """Return the cost of attention: all visible K and V are read once per sequence, with two products per element."""
     window, last = step.integer("window"), load.first + load.n_rows
     entry = plan.paged[step.integer("entry")]
     share = entry.width / sum(other.width for other in plan.paged.values())
@@ -98,10 +98,10 @@ class AttentionOps(Recorder):
         Without v, V is the first `v_dim` columns of each head of k. `like` is the result of an earlier attention whose
         entry is shared; k and v are stored there if given. In a draft, an integer is an entry of the main model.
 
-        `window` n limits attention to the latest n positions including the row's. With the mask "chunked", it begins at
-        the last multiple of n; with "all", it has n // 2 positions on each side. 0 means no limit. With "all", all
-        steps share one entry, because nothing is cached between batches. `chosen` is the result of `indexer`: rows
-        attend only to these positions, which are shared by all heads or separate for each KV head.
+        `window` n limits attention to the latest n positions, including the row's position. With the mask "chunked", it
+        begins at the last multiple of n; with "all", it has n // 2 positions on each side. 0 means no limit. With
+        "all", all steps share one entry, because nothing is cached between batches. `chosen` is the result of
+        `indexer`: rows attend only to these positions, which are shared by all heads or separate for each KV head.
 
         `softcap` c replaces scores with c * tanh(score / c) unless it is 0. `temper` t multiplies q by 1 + t * log(1 +
         (position + temper_offset) // temper_length). `sinks` names one attention sink per head. `alibi` is the largest

@@ -26,7 +26,7 @@ def _linear_part(step: Step) -> str:
 
 
 def _lookup_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Cost of a lookup: one row of the table per row of the batch."""
+    """Return the cost of a lookup: one table row is read per batch row."""
     (table,) = step.weights
     return Cost(load.total * table.type.row_bytes(table.shape[1]), 0)
 
@@ -44,7 +44,7 @@ class BasicOps(Recorder):
 
     @op(weights=("norm?",), attributes=("eps",))
     def hidden(self, norm: str | None = None, *, eps: float = 0.0, width: int = 0) -> Handle:
-        """Read `Batch.hidden`: rows of a draft unchanged, rows of the main model normed with the weight.
+        """Read `Batch.hidden`. Rows from a draft are unchanged; rows from the main model are normed with the weight.
 
         This is the first step of a draft. The rows that a draft computes are already normed. Without a norm, all rows
         (`width` columns) are used unchanged.
@@ -72,7 +72,7 @@ class BasicOps(Recorder):
 
     @op(inputs=("x",), weights=("weight?", "bias?"), attributes=("eps", "group"), by_row=True)
     def layer_norm(self, x: Handle, name: str | None = None, *, eps: float, group: int = 0) -> Handle:
-        """Subtract the mean of each group of columns, divide by its deviation, multiply by the weight, add `name.bias`.
+        """Subtract the mean of each group of columns, divide by its standard deviation, apply weight and `name.bias`.
 
         A weight of n elements is shared by all groups of n columns. One of shape (m, n) has separate weights for m
         groups. Without a name there is no weight, and a group has `group` columns; 0: the entire row.

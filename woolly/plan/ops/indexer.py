@@ -15,7 +15,7 @@ _CHOICE = ("entry", "head_dim", "n", "block", "local?", "every?", "whole?")
 
 
 def _index_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Cost of an index: keys of all positions read once per sequence, a product per element and head."""
+    """Return the cost of an index: all keys are read once per sequence, with one product per element and head."""
     entry, last = plan.paged[step.integer("entry")], load.first + load.n_rows
     share = entry.width / sum(other.width for other in plan.paged.values())
     seen = sum(p + 1 for p in range(load.first, last))

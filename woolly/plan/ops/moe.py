@@ -15,7 +15,7 @@ Scoring = Literal["softmax", "sigmoid", "sparsemixer", "sqrt_softplus"]
 
 
 def _experts_cost(plan: Plan, step: Step, load: Load) -> Cost:
-    """Expected cost if each row chooses its experts independently and uniformly."""
+    """Return the expected cost if each row chooses its experts independently and uniformly."""
     expected = sum(w.n_bytes * (1 - (1 - step.used_share(w)) ** load.total) for w in step.weights)
     return Cost(round(expected), weights_cost(plan, step, load).products)
 

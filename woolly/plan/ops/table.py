@@ -54,7 +54,7 @@ class Op:
     # Roles of the weights, in order. "?" ends an optional role, "..." a role that may repeat. If the number of weights
     # does not determine the roles, the step lists them in its attribute "roles".
     weights: tuple[str, ...] = ()
-    matrices: tuple[str, ...] = ()  # roles that rows are multiplied with; they are packed and counted
+    matrices: tuple[str, ...] = ()  # roles of the matrices that rows are multiplied with; they are packed
     rare: tuple[str, ...] = ()  # roles used only by image rows, excluded from the cost
     tables: tuple[
         str, ...
@@ -64,7 +64,7 @@ class Op:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     scratch: tuple[str, ...] = ()
-    part: str | Callable[[Step], str] = "other"  # part of a model that the step's time is reported for
+    part: str | Callable[[Step], str] = "other"  # model part to which profiles attribute the step's time
     cost: Callable[[Plan, Step, Load], Cost] = weights_cost
     fused: bool = False  # created by a pass, not by a model
     whole: bool = False  # reads other rows of a sequence, which must be complete in the batch

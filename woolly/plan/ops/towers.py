@@ -94,9 +94,9 @@ class TowerOps(Recorder):
 
     @op(inputs=("x",), weights=("weight",), attributes=("eps",), whole=True)
     def cumulative_norm(self, x: Handle, name: str, *, eps: float) -> Handle:
-        """Subtract the mean of the sequence up to each row, divide by the deviation, multiply by the weight.
+        """Subtract the mean of the sequence up to each row, divide by the standard deviation, multiply by the weight.
 
-        The deviation of a row is relative to the mean up to that row. A weight of n elements is shared by each group of
+        The standard deviation of a row uses the mean up to that row. A weight of n elements is shared by each group of
         n columns: a row has all pitches of a time, with the channels of each.
         """
         weight = self._vector(name)

@@ -8,7 +8,7 @@ from woolly.plan.plan import Plan, Step, Value
 
 
 def append(plan: Plan, more: Plan) -> Plan:
-    """Concatenate the steps of both plans. Value ids of the second continue after the first.
+    """Concatenate the steps of both plans. The value ids of the second plan continue after those of the first.
 
     State entries keep their numbers, because each part runs with a separate state.
     """

@@ -14,7 +14,7 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
     """Return the plan with `scatter_rows` after its embedding, for rows of `width` columns.
 
     A scale of the embedding applies only to tokens unless `Plan.injection` says otherwise, so rows are injected after
-    it. If rows are a multiple of the embedding's width, the parts after the first are added to the outputs of the
+    it. If `width` is a multiple of the embedding's width, the parts after the first are added to the outputs of the
     first layers.
     """
     # Per-layer embeddings are unchanged: image rows use the row of token 0, their placeholder.

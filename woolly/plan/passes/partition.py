@@ -11,7 +11,7 @@ from woolly.plan.state import Paged, Slot
 
 
 def split_points(plan: Plan) -> list[int]:
-    """Return the steps before which a plan may be split: later steps then need exactly one earlier value, of all rows.
+    """Return the steps before which a plan may be split: later steps then need exactly one earlier value, for all rows.
 
     The result includes 0. A part returns the value of its last step, so that step must compute the value. Steps that
     compute the values of a draft (`Plan.features`) do not. The op that receives the value needs a norm of the same
@@ -40,7 +40,7 @@ def split_points(plan: Plan) -> list[int]:
 def layer_split_points(plan: Plan) -> dict[int, int]:
     """Return the index of the first step of each layer that a part may begin with, by layer number.
 
-    Later steps then need exactly one earlier value, of all rows, and no state entry is used on both sides.
+    Later steps then need exactly one earlier value, for all rows, and no state entry is used on both sides.
     """
     uses = [index for index, step in enumerate(plan.steps) if "entry" in dict(step.attributes)]
     layers = plan.layers

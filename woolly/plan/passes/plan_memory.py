@@ -28,9 +28,9 @@ class ArenaLayout:
 def plan_memory(plan: Plan, max_rows: int, alignment: int = 64, joined: Collection[int] = ()) -> ArenaLayout:
     """Place values first-fit by lifetime: values that are never alive together share memory.
 
-    Results (of the plan and of its draft) come last, separately: they are as large as a full batch of logits and mostly
-    untouched, and would spread other values apart. A `joined` step may run together with the next, so its inputs live
-    longer.
+    The results of the plan and its draft are placed last, apart from other values: they are as large as a full batch of
+    logits and mostly untouched, and would spread other values apart. A `joined` step may run together with the next, so
+    its inputs live longer.
     """
     made: dict[int, int] = {}
     last_use: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Selection of the output rows before the last products instead of after them."""
+"""Selection of the output rows before, instead of after, the last matrix products."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from woolly.plan.plan import Plan, Step
 def prune_rows(plan: Plan) -> Plan:
     """Move `output_rows` to after the last step that mixes rows, such as attention, a scan or a convolution.
 
-    Later steps then compute one row of a prompt of 512 tokens instead of 512, with the same bits. The plan is unchanged
-    if other plans read all of its rows, which is so for parts, drafts and plans with drafts. It is also unchanged for
-    towers, whose rows are nearly all output rows, and if the moved steps have no matrix.
+    For a prompt of 512 tokens, later steps then compute one row instead of 512, with bit-identical results. The plan is
+    unchanged if other plans read all of its rows, as with parts, drafts and plans with drafts. It is also
+    unchanged for towers, whose rows are nearly all output rows, and if the moved steps have no matrix.
     """
     has_readers = plan.is_part or plan.draft is not None or plan.features is not None
     if has_readers or not plan.n_tokens or any(step.op == "hidden" for step in plan.steps):
@@ -52,7 +52,7 @@ def prune_rows(plan: Plan) -> Plan:
 
 
 def _prunable(plan: Plan) -> set[int]:
-    """Return the indices of the steps after the last one that mixes rows, if only output rows of them are read."""
+    """Return the indices of the steps after the last one that mixes rows, if only their output rows are read."""
     readers = users(plan)
     pruned: set[int] = set()
 
