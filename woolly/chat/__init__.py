@@ -1,4 +1,4 @@
-"""Chat: requests independent of any API, prompt formatting, and events of an answer."""
+"""Chat requests independent of any API, prompt formatting, and events of an answer."""
 
 from typing import TYPE_CHECKING
 

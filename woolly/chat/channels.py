@@ -21,7 +21,7 @@ class ChannelSplitter:
     answer.
     """
 
-    has_header = True  # of each message
+    has_header = True  # each message has one
 
     def __init__(self, *, is_open: bool = False) -> None:
         """`is_open` is True if the prompt ends with the header of a reasoning message."""
@@ -29,8 +29,8 @@ class ChannelSplitter:
         self._state = self._inside if is_open else self._before
         self._buffer = ""  # a header, or text that may be the beginning of a marker
         self._out: dict[str, list[str]] = {"reasoning": [], "text": []}
-        self._shown: set[str] = set()  # kinds of which a message was shown
-        self._space = ""  # between two messages of one kind
+        self._shown: set[str] = set()  # kinds of messages returned so far
+        self._space = ""  # whitespace between two messages of the same kind
 
     def push(self, text: str) -> Split:
         """Return the parts that the next chunk of the answer completes."""

@@ -47,16 +47,16 @@ class ChatFormat:
     """Prompt of a conversation, and the format of its answers."""
 
     text: str  # the prompt
-    params: SamplingParams  # those of the request, with the grammar that tools or a schema need
+    params: SamplingParams  # parameters of the request, with the grammar for tools or a schema
     choice: ToolChoice
     format: Format | None  # None: calls are text
     marks: ReasoningFormat | None  # None: reasoning is text
-    shown: frozenset[int]  # control tokens that are text to a reader
+    shown: frozenset[int]  # control tokens to include in the text
     is_reasoning: bool = False  # the answer begins within reasoning
-    made_of: Literal["schema", "tools"] | None = None  # the part of the request that the grammar was made of
-    reasoning_markers: ReasoningMarkers | None = None  # of the reasoning that an answer may begin with
-    media: tuple[MediaPlaceholder, ...] = ()  # with their places in the text, in order
-    header: str = ""  # what an answer begins with, of a model that does not reason
+    made_of: Literal["schema", "tools"] | None = None  # part of the request that determines the grammar
+    reasoning_markers: ReasoningMarkers | None = None  # markers of reasoning at the start of an answer
+    media: tuple[MediaPlaceholder, ...] = ()  # in order, with positions in the text
+    header: str = ""  # start of an answer, for models without reasoning
     beginning: SystemPrefix | None = field(default=None, compare=False, repr=False)
 
     def shared_length(self) -> int:

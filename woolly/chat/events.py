@@ -57,7 +57,7 @@ class Finished:
 
     reason: Reason
     usage: Usage
-    stop: str | int | None = None  # the stop string or token that ended it
+    stop: str | int | None = None  # stop string or token that ended the answer
 
 
 Event = Reasoning | Text | CallStart | CallArguments | Finished

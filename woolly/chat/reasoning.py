@@ -17,11 +17,11 @@ class ReasoningFormat:
 
     start: str
     end: str
-    signs: tuple[str, ...] = ()  # texts of which a template has all; none: the start or the end is enough
-    again: str = ""  # what the model writes between its reasoning and the rest
-    answer: str = ""  # what it writes before an answer that is text, and what it may write after it
+    signs: tuple[str, ...] = ()  # strings that all occur in the template; empty: the start or the end suffices
+    again: str = ""  # string between reasoning and answer
+    answer: str = ""  # string before a text answer, and optional string after it
     answer_end: str = ""
-    has_channels: bool = False  # an answer is of several messages, which a ChannelSplitter splits
+    has_channels: bool = False  # an answer has several messages, which ChannelSplitter splits
 
     @property
     def tokens(self) -> list[str]:
@@ -88,10 +88,10 @@ class ReasoningSplitter:
         """`is_open` is True if the prompt ends with the start marker."""
         self._marks = marks
         self._state = self._pass if marks is None else self._inside if is_open else self._before
-        self._buffer = ""  # space, or what may be the beginning of a mark
-        self._space = ""  # within the reasoning; dropped at its end
-        self._begun = False  # whether reasoning was shown
-        self.has_header = False  # whether the text began with the mark of an answer
+        self._buffer = ""  # whitespace, or possible beginning of a marker
+        self._space = ""  # whitespace within reasoning; dropped at its end
+        self._begun = False  # True if reasoning was returned
+        self.has_header = False  # True if the text began with the answer marker
         self._reasoning: list[str] = []
         self._text: list[str] = []
 

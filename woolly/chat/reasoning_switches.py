@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReasoningSwitch:
-    """A template variable for reasoning."""
+    """Template variable for reasoning."""
 
     name: str
     on: Any = None  # None: the template's default

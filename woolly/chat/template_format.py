@@ -32,16 +32,16 @@ class TemplateFormat:
     """Formats of calls and reasoning, and the form of messages that the template accepts."""
 
     calls: Format
-    is_derived: bool  # the format of calls was read from the template, and is not one of the rows
+    is_derived: bool  # the call format was derived from the template
     reasoning: ReasoningFormat | None  # None: the model does not reason
-    reasoning_field: str | None = None  # of a message, in which the template expects reasoning
+    reasoning_field: str | None = None  # message field in which the template expects reasoning
     has_derived_reasoning: bool = False
-    header: str = ""  # what an answer without reasoning begins with
-    content: Literal[""] | None = ""  # of a message that consists of calls
-    has_text_arguments: bool = False  # the template takes arguments as JSON text
-    switch: ReasoningSwitch | None = None  # the variable that switches reasoning on and off
-    effort: ReasoningSwitch | None = None  # the variable of its effort
-    needs_full_tools: bool = False  # the template reads descriptions and nested schemas, which tools may leave out
+    header: str = ""  # start of an answer without reasoning
+    content: Literal[""] | None = ""  # content of a message that consists of calls
+    has_text_arguments: bool = False  # the template expects arguments as JSON text
+    switch: ReasoningSwitch | None = None  # variable that switches reasoning on and off
+    effort: ReasoningSwitch | None = None  # variable of the reasoning effort
+    needs_full_tools: bool = False  # the template requires descriptions and nested schemas
 
     def tool_to_template(self, tool: Tool) -> dict[str, Any]:
         """Return the tool that the chat template reads."""

@@ -25,9 +25,9 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-#: What a render may cost (see render_budget.py): a constant, a share per character of the conversation, and a share per
-#: pair of messages, because honest templates look back at all messages from each message (measured: 50 units a pair),
-#: or append each to one long string.
+#: Limits of a render (see render_budget.py): a constant, a value per character, and a value per pair of
+#: messages, because valid templates may read all messages for each message (measured: 50 units per pair), or append
+#: all messages to one long string.
 WORK, WORK_PER_CHARACTER, WORK_PER_PAIR = 4_000_000, 64, 128
 MEMORY, MEMORY_PER_CHARACTER, MEMORY_PER_PAIR = 32 << 20, 64, 4
 SECONDS, WORK_PER_SECOND = 5.0, 10_000_000

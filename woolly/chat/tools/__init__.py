@@ -1,3 +1,3 @@
-"""Tool calls: tools, call formats, and grammars for calls."""
+"""Tools that a model may call, call formats, and grammars for calls."""
 
 __all__: list[str] = []

@@ -84,17 +84,17 @@ class Unread:
 class CallScanner(Unread):
     """Reads {"name": ..., "arguments": {...}} in either order, also within {"function": {...}}.
 
-    Once the name is known and accepted and the arguments begin, `name` is given and `take` gives their characters as
-    they come; nothing is taken back after that. Arguments that are written as a JSON string are decoded.
+    `name` is set when the name is accepted and the arguments begin. From then on, `take` returns new characters of the
+    arguments, and nothing is revoked. Arguments written as a JSON string are decoded.
     """
 
     def __init__(self, accepts: Callable[[str], bool], *, strict: bool) -> None:
-        """`accepts` says whether a name can be a call's; `strict` takes no keys but those of calls before it."""
+        """`accepts` returns True for valid tool names. With `strict`, no unknown keys may precede the name."""
         super().__init__()
         self._accepts = accepts
         self._strict = strict
         self._state = self._before
-        self._level = 0  # of {"function": {...}}
+        self._level = 0  # nesting level in {"function": {...}}
         self._key = ""
         self._raw: list[str] = []
         self._inner: ObjectScanner | None = None

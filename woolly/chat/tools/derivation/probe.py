@@ -58,7 +58,7 @@ class TemplateProbe:
 
     template: ChatTemplate
     renders_tools: bool
-    content: Literal[""] | None = ""  # of a message that consists of calls
+    content: Literal[""] | None = ""  # content of a message that consists of calls
     is_text: bool = False  # arguments are JSON text, not an object
 
     def prompt(self) -> str:
