@@ -66,9 +66,9 @@ class PoolingMixin:
         """Return a vector for each text (a string or token ids), float32 [n, width].
 
         Embeddings have length 1 unless `normalize` is false. `dimensions` truncates each vector, for models with
-        Matryoshka training only. `pooling` is mean, cls or last; the default is set by the file, and required if the
-        file sets none. A text that exceeds the model's maximum is rejected, or truncated with `truncate`. `progress`
-        shows a progress bar on standard error.
+        Matryoshka training only. `pooling` is mean, cls or last; the default is set by the file, and `pooling` is
+        required if the file sets none. A text that exceeds the model's maximum is rejected, or truncated with
+        `truncate`. `progress` shows a progress bar on standard error.
         """
         job = self.prepare_embedding(listed(texts), dimensions=dimensions, pooling=pooling, truncate=truncate)
         return self.embeddings(self._run(job, progress), normalize=normalize, dimensions=dimensions)

@@ -104,7 +104,7 @@ class ServedNames:
                         yield replace(own, context_length=ctx), found.name
 
     def keep_alive_of(self, info: ModelInfo) -> KeepAlive:
-        """Return the keep-alive of a loaded model: the longest of its names.
+        """Return the keep-alive of a loaded model, which is the longest keep-alive among its names.
 
         Names with invalid settings are logged and skipped.
         """

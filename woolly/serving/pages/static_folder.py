@@ -8,7 +8,10 @@ from starlette.staticfiles import StaticFiles
 
 
 class Folder(StaticFiles):
-    """Files in a folder; subfolders show their index.html. Symbolic links that lead out are not followed."""
+    """Files in a folder; subfolders show their index.html.
+
+    Symbolic links that lead out of the folder are not followed.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True)
