@@ -143,7 +143,7 @@ def main() -> None:
         print_status(f"woolly: error: {_out_of_memory(error)}")
         sys.exit(1)
     except OSError as error:
-        # Standard output is full or closed. Other files have errors of their own.
+        # Standard output is full or closed. Other files raise different errors.
         print_status(f"woolly: error: {error.strerror or error}")
         sys.exit(1)
     finally:

@@ -21,8 +21,8 @@ GELU = ("gelu",)  # exact form
 GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_tanh")
 RELU2 = ("relu2",)
 
-# Settings of training, text generation and implementation. Sizes and biases are also here: the tensors determine them,
-# and an unknown or missing tensor is an error of its own.
+# Settings of training, text generation and implementation. Sizes and biases are also listed, because the tensors
+# determine them, and unknown or missing tensors raise errors.
 _HARMLESS = re.compile(
     r"_.*|.*_token_ids?|.*_token_index|.*_dropout(_prob|_rate|_p)?|.*_pdrop|dropout|initializer_.*|.*_init(_.*)?|"
     r"init_.*|.*_std|summary_.*|.*_jitter_(noise|eps)|.*aux_loss.*|z_loss.*|.*_loss_coef|(use|output)_.*(cache|states|"

@@ -100,7 +100,7 @@ def _width(name: str, columns: int, groups: int) -> None:
 
 
 def _signed(stem: str, values: Callable[[], Any], zeros: Any, scales: Any, shape: tuple[int, int]) -> Source:
-    """Return (q - z) * s with 4-bit q as Q4_0 if every z is 8, else as Q5_0, whose 5 bits hold all differences."""
+    """Return (q - z) * s with 4-bit q as Q4_0 if every z is 8, otherwise as Q5_0, which can store all differences."""
     name = f"{stem}.weight"
     _width(name, shape[1], scales.shape[1])
     if (zeros == 8).all():
@@ -168,7 +168,7 @@ def _e4m3() -> NDArray[np.float32]:
 
 
 def _fp8(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
-    """Return values times their block's scale as BF16: exact if scales are powers of two, else rounded once."""
+    """Return values times their block's scale as BF16: exact if scales are powers of two, otherwise rounded once."""
     stored = parts["weight"]
     name, shape = f"{stem}.weight", stored.shape
     if stored.dtype != "F8_E4M3" or len(shape) != 2:

@@ -1,4 +1,4 @@
-"""Reader of whisper.cpp's Parakeet files (`ggml-parakeet-tdt-0.6b-v3-q8_0.bin`), presented as GGUF.
+"""Reader of whisper.cpp's Parakeet files (`ggml-parakeet-tdt-0.6b-v3-q8_0.bin`), which presents them as GGUF.
 
 The files have the tensors of NeMo's checkpoint under NeMo's names, except for the LSTM: its two biases are added, and
 its gates are in the order input, forget, output, cell. Tensors get the names of FastConformer projectors.

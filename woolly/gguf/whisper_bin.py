@@ -1,4 +1,4 @@
-"""Reader of whisper.cpp's Whisper files (`ggml-base.en.bin`), presented as GGUF.
+"""Reader of whisper.cpp's Whisper files (`ggml-base.en.bin`), which presents their contents as GGUF.
 
 This is the common file format of Whisper models; there is no established GGUF form. Tensors stay mapped and get the
 GGUF names of projectors and T5. The decoder's positions and unaligned f32 tensors are copied on first read.

@@ -14,7 +14,7 @@ from woolly.grammar.source import explain
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-# CPU time per token that a grammar may use in the engine's thread, and how far it may exceed it in total. Typical
+# CPU time per token that a grammar may use in the engine's thread, and the allowed total excess. Typical
 # grammars take less than 0.1 ms, literals of 10,000 characters take 2 ms, and ambiguous grammars take more with each
 # token.
 SECONDS_PER_TOKEN = 0.003

@@ -42,7 +42,7 @@ class _Vocabulary:
                 self.tokens[i] = b""
 
     def __call__(self, text: str) -> list[int]:
-        """Tokenize text forced by a grammar. If the tokenizer's tokens decode to another text, use longest matches."""
+        """Tokenize text forced by a grammar. If its tokens decode to a different text, use longest matches."""
         data = text.encode()
         if self._tokenizer.adds_space_prefix and text.startswith(" "):
             ids = self._tokenizer.encode(text[1:], add_special=False, parse_special=False)

@@ -165,7 +165,7 @@ class Bench:
         return [Measured(work, tuple(taken), self.n_bytes(work)) for work, taken in seconds.items()]
 
     def n_bytes(self, work: Workload) -> int:
-        """Return the bytes of weights and cache that a workload reads, each counted once per run of the program."""
+        """Return the bytes of weights and cache that a workload reads, each counted once per program run."""
         return sum(self._step_bytes(step, work) for step in self.program.running_plan.steps)
 
     def costs(self, work: Workload) -> tuple[float, list[StepCost]]:

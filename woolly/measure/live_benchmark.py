@@ -86,7 +86,7 @@ class _Subject:
 
 
 def run_benchmark(llm: LLM, test: TestType, iterations: int, *, seconds: float, stop: threading.Event) -> Benchmarked:
-    """Measure for at most about `seconds`, but at least one iteration. Blocks the calling thread."""
+    """Measure for about `seconds`, but at least one iteration. Blocks the calling thread."""
     program = llm.engine.program
     about, backend = program.about, get_backend(program.about.backend)
     if about.level is None:

@@ -89,7 +89,7 @@ class Scorer:
         return self.tokenizer.encode(text, add_special=True, parse_special=False)
 
     def logits(self, window: Sequence[int]) -> Iterator[tuple[int, Float32]]:
-        """Yield (position of the first row, logits) for the second half. Each yield invalidates earlier rows."""
+        """Yield (position of the first row, logits) for parts of the second half. A yield invalidates earlier rows."""
         tokens = list(window)
         if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
             tokens[0] = self.tokenizer.bos_id

@@ -101,7 +101,7 @@ class Recurrence:
 
     @property
     def keys(self) -> int:
-        """Columns of all groups."""
+        """Total key columns of all groups."""
         return self.groups * self.state
 
 

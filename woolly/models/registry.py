@@ -269,7 +269,7 @@ def _labels(keys: Keys, n: int) -> tuple[str, ...]:
 def _why(name: str) -> str:
     """Return the end of an error message: features that the architecture needs, or similar supported architectures."""
     needs = next((f": it needs {what}" for what, names in _NEEDS.items() if name in names.split()), "")
-    # A similar spelling helps with mistyped names only.
+    # Similar names are only suggested for typing errors.
     near = "" if needs else ", ".join(difflib.get_close_matches(name, architectures(), n=4, cutoff=0.6))
     runs = f"similar supported architectures: {near}; " if near else ""
     return f"{needs}; {runs}see `woolly list --architectures`"

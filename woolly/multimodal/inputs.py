@@ -27,7 +27,7 @@ from woolly.multimodal.video import Frame, Video, VideoSampling, read_video
 
 @dataclass(frozen=True)
 class ImageInput:
-    """Image: a source, a URL or base64 data. Decoded later, because decoding is slow and may fail."""
+    """Image: a source, a URL or base64 data. The image is decoded later, because decoding is slow and may fail."""
 
     source: ImageSource = field(default=None, repr=False)  # input of `read_image`, a Page or a Frame
     url: str = field(default="", repr=False)  # data: URL, or http(s) URL
@@ -65,7 +65,7 @@ class ImageInput:
 
 @dataclass(frozen=True)
 class AudioInput:
-    """Audio clip: a source, a URL or base64 data. Decoded later, because decoding is slow and may fail."""
+    """Audio clip: a source, a URL or base64 data. The clip is decoded later, because decoding is slow and may fail."""
 
     source: AudioSource = field(default=None, repr=False)  # input of `read_audio`
     url: str = field(default="", repr=False)  # data: URL
@@ -91,7 +91,7 @@ class AudioInput:
 
 @dataclass(frozen=True)
 class FileInput:
-    """PDF file: a source or data. Decoded later, because decoding is slow and may fail."""
+    """PDF file: a source or data. The file is decoded later, because decoding is slow and may fail."""
 
     source: Any = field(default=None, repr=False)  # path or bytes
     data: str = field(default="", repr=False)  # data: URL, base64, or http(s) URL
@@ -145,7 +145,7 @@ class FileInput:
 
 @dataclass(frozen=True)
 class VideoInput:
-    """Video: a source or data. Decoded later, because decoding is slow and may fail."""
+    """Video: a source or data. The video is decoded later, because decoding is slow and may fail."""
 
     source: Any = field(default=None, repr=False)  # path or bytes
     data: str = field(default="", repr=False)  # data: URL, base64, or http(s) URL

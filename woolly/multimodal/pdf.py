@@ -154,7 +154,7 @@ def read_pages(
 
     Raise RequestError for a file that is not a PDF file, damaged, encrypted or too expensive to decode, for more than
     `most` pages including the files in `before`, or if decoding does not finish before `deadline` (on the clock of
-    time.monotonic). Messages begin with `name`.
+    time.monotonic). Error messages begin with `name`.
     """
     _check(data, name)
     digest = hashlib.blake2b(

@@ -26,7 +26,7 @@ def check(params: SamplingParams) -> None:
     """Raise RequestError for the first invalid value; otherwise normalize lists and numbers."""
     if params.max_tokens == -1:  # llama.cpp's value for no limit
         object.__setattr__(params, "max_tokens", None)
-    if params.reasoning_budget == -1:  # likewise
+    if params.reasoning_budget == -1:  # llama.cpp's value for no limit
         object.__setattr__(params, "reasoning_budget", None)
     _check_numbers(params)
     _check_lists(params)

@@ -25,7 +25,7 @@ _SIDE_FILES = ("{}.verified", "{}.source.json", "{}.partial", "{}.partial.json")
 
 
 def list_models() -> list[StoredModel]:
-    """Return all models, Woolly's first. A file that several programs list is one model."""
+    """Return all models, Woolly's models first. A file that several programs list counts as one model."""
     found = list(pulled_models())
     for others in (hub_models, ollama_models, lm_studio_models):
         with contextlib.suppress(OSError, RuntimeError):  # unreadable store, or no home folder

@@ -109,7 +109,7 @@ def expand_home(spec: str) -> str:
 def is_path(spec: str) -> bool:
     """True if a file with this name exists, or a folder whose name has the form of a repository."""
     spec = expand_home(spec)
-    with contextlib.suppress(OSError, ValueError):  # name too long, or NUL in it
+    with contextlib.suppress(OSError, ValueError):  # the name is too long or contains NUL
         return Path(spec).is_file() or (is_bare_repo(spec) and Path(spec).exists())
     return False
 

@@ -45,11 +45,11 @@ def pull(
 ) -> Path:
     """Return the path of a model. Download the model if it is missing or damaged.
 
-    `name` is a catalogue name, `hf:org/repo[:quant]` in any form of `remote_name`, an address, or a path, which is
-    returned unchanged. `sha256` is for addresses, which have no known checksum. Models of the hub are downloaded with
-    their projector, if the repository has one, unless `with_projector` is False. `with_draft` adds the draft model
-    (`mtp-NAME.gguf`). `progress(done, total)` counts downloaded bytes, and is not called if the model is on disk.
-    Ctrl-C leaves no incomplete file.
+    `name` is a catalogue name, `hf:org/repo[:quant]` in any form that `remote_name` accepts, an address, or a path,
+    which is returned unchanged. `sha256` is for addresses, which have no known checksum. Models of the hub are
+    downloaded with their projector, if the repository has one, unless `with_projector` is False. `with_draft` adds the
+    draft model (`mtp-NAME.gguf`). `progress(done, total)` counts downloaded bytes, and is not called if the model is on
+    disk. Ctrl-C leaves no incomplete file.
     """
     model = find_wheel_model(name)
     remote = None if model is not None or is_path(name) else remote_name(name)

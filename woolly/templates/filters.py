@@ -1,9 +1,9 @@
 """Filters, tests and functions for chat templates. Each charges the render budget before it runs.
 
 Names and meanings are those of Jinja; `from_json` is additional. Only functions used in the templates of current model
-families, and a few similar ones, are available. Other functions of Jinja (`center`, `escape`, `random`, `cycler`, ...)
-are not. A prompt is not HTML, so no function returns `Markup`, and `safe` returns plain text. Filters that are lazy in
-Jinja return an iterator over a complete list, so that no uncharged work remains in a generator.
+families, and a few similar functions, are available. Jinja's other functions (`center`, `escape`, `random`, `cycler`,
+...) are not available. A prompt is not HTML, so no function returns `Markup`, and `safe` returns plain text. Filters
+that are lazy in Jinja return an iterator over a complete list, so that no uncharged work remains in a generator.
 """
 
 import json

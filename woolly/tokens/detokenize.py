@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class StreamDetokenizer:
     """Converts a stream of ids to text. The joined results equal `Tokenizer.decode` of the same ids.
 
-    Bytes of an incomplete character are held back until it is complete. `strip_prefix=False` keeps the space of the
-    first word, for text that continues a prompt. Control tokens in `shown` are not hidden by `skip_special`.
+    Bytes of an incomplete character are buffered until the character is complete. `strip_prefix=False` keeps the space
+    of the first word, for text that continues a prompt. Control tokens in `shown` are not hidden by `skip_special`.
     """
 
     def __init__(

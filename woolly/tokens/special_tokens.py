@@ -102,7 +102,7 @@ _KEYS: tuple[tuple[str, str], ...] = (
     ("eot", "eot_token_id"),
     ("eom", "eom_token_id"),
     ("unk", "unknown_token_id"),
-    ("sep", "seperator_token_id"),  # the format has this spelling
+    ("sep", "seperator_token_id"),  # spelled like this in the format
     ("pad", "padding_token_id"),
     ("mask", "mask_token_id"),
     ("fim_pre", "prefix_token_id"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StopMatcher:
-    """Holds back text that may begin a stop string. The stop string itself is never returned."""
+    """Buffers text that may be the beginning of a stop string. The stop string itself is never returned."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
@@ -26,7 +26,7 @@ class StopMatcher:
         return shown, False
 
     def finish(self) -> str:
-        """Return the text that was held back, at the end of the stream."""
+        """Return the buffered text at the end of the stream."""
         buffer, self._buffer = self._buffer, ""
         return buffer
 

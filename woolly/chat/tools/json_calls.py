@@ -42,7 +42,7 @@ class Scanner(Protocol):
 
 
 class ObjectScanner:
-    """Follows a JSON object or array from its opening to its closing bracket."""
+    """Tracks brackets and strings of a JSON object or array to find its closing bracket."""
 
     def __init__(self) -> None:
         self._depth = 0

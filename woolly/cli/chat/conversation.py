@@ -62,7 +62,7 @@ class Conversation:
         self.forget(n_turns)
 
     def expand(self) -> bool:
-        """Undo the latest compaction. Return False if there is none."""
+        """Undo the latest compaction. Return False if there is nothing to undo."""
         if self.notes:
             self.n_forgotten, _ = self.notes.pop()
             return True

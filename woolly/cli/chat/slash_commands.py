@@ -83,7 +83,7 @@ def _files(word: str) -> list[str]:
 
 
 def _meant(name: str, argument: str) -> str:
-    """Return `did you mean ...?` with the setting of this name, else the most similar command or setting."""
+    """Return `did you mean ...?` with the setting of this name, or else with the most similar command or setting."""
     setting = find_setting(name)
     if setting is None:
         known = {command: f"/{command}" for command in COMMANDS}

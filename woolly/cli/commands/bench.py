@@ -187,7 +187,7 @@ def _measure(
     again: bool,
     progress: Callable[[str], None],
 ) -> list[Record]:
-    """Return the records of all workloads with one setting. `again` if another setting ran before (no peak memory)."""
+    """Return the records of all workloads with one setting, without peak memory if `again`."""
     import datetime
     import time
 

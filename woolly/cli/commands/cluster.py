@@ -1,4 +1,4 @@
-"""`woolly cluster`: replicas for front ends on other machines, and a check of a cluster."""
+"""`woolly cluster`: replicas for front ends on other machines, and cluster checks."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _header(model: StoredModel) -> dict[str, Any]:
 
 
 def _modalities(model: StoredModel) -> list[str]:
-    """Return the inputs of a model besides text (image, audio), if it has a usable projector."""
+    """Return the additional input types of a model (image, audio) if it has a usable projector."""
     from woolly.llm.projector import describe_projector
 
     try:

@@ -30,7 +30,7 @@ _SECRETS = ("api_key", "admin_key", "token_secret", "cluster_secret")
 
 
 class _Serve(Command):
-    """Command with many options, shown in boxes. Errors only name a flag if it was typed, not set elsewhere."""
+    """Command with many options, shown in boxes. Errors only name a flag if the user typed it."""
 
     def get_help(self, ctx: click.Context) -> str:
         return boxed_help(self, ctx)

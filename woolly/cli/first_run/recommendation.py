@@ -39,7 +39,7 @@ class Recommendation:
 
 
 def recommend() -> Recommendation | None:
-    """Return the first suggested model that fits and is fast, else the last one that fits, or None."""
+    """Return the first suggested model that fits and is fast, or else the last model that fits, or None."""
     from woolly.models import architectures
 
     capacity, runs = machine_capacity(), architectures()

@@ -98,7 +98,7 @@ class Command(click.Command):
             raise
 
     def flagged(self, error: RequestError, ctx: click.Context) -> RequestError:
-        """Return the error with flags instead of field names. If a field with a flag is wrong, it is a UsageError."""
+        """Return the error with flags instead of field names, as a UsageError if the invalid field has a flag."""
         flags = self.flags(ctx)
         kind = UsageError if error.field in flags else type(error)
         return error.with_message(error.worded(flags), kind)

@@ -138,7 +138,7 @@ def shown_name(parameter: click.Parameter) -> str:
 
 
 def typed_name(parameter: click.Parameter | None, context: click.Context | None) -> str:
-    """Return an option as typed (--temp, not --temperature) or its first name, or the name of an argument."""
+    """Return an option's name as typed (--temp, not --temperature), else its first name, or an argument's name."""
     if not isinstance(parameter, click.Option):
         return shown_name(parameter) if parameter else "the value"
     typed: dict[str, str] = context.meta.get(TYPED, {}) if context else {}

@@ -91,7 +91,7 @@ def stats_of(facts: dict[str, Any]) -> str:
 def show_plain(chunks: Iterable[Chunk], timing: Timing, *, kept: list[str] | None = None) -> str | None:
     """Write chunks to standard output as they arrive, then a newline, also after Ctrl-C. Return the finish reason.
 
-    `kept` collects the text.
+    The text is appended to `kept`.
     """
     out = sys.stdout
     is_terminal = out.isatty()
@@ -129,8 +129,8 @@ class _Tail:
 def show_markdown(chunks: Iterable[Chunk], timing: Timing, console: Console, kept: list[str]) -> str | None:
     """Render chunks as Markdown. Return the finish reason.
 
-    `kept` collects the text, also after Ctrl-C. A complete block is printed once and may scroll away. Only the last
-    block is redrawn.
+    The text is appended to `kept`, also after Ctrl-C. A complete block is printed once and may scroll away. Only the
+    last block is redrawn.
     """
     from rich.live import Live
     from rich.markdown import Markdown

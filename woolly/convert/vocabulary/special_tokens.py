@@ -13,7 +13,7 @@ _ROLES = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
-    "sep_token": "seperator_token_id",  # the format has this spelling
+    "sep_token": "seperator_token_id",  # spelled like this in the format
     "pad_token": "padding_token_id",
     "mask_token": "mask_token_id",
 }
@@ -59,7 +59,7 @@ def _ids(values: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> list[in
 
 
 def _ends(settings: Mapping[str, Any], fast: Mapping[str, Any], roles: Mapping[str, Any]) -> dict[str, bool]:
-    """Return whether to add BOS and EOS: as in the settings, else as in tokenizer.json's last post-processor."""
+    """Return flags to add BOS and EOS, from the settings or else from tokenizer.json's last post-processor."""
     out = {}
     for key, role in (("add_bos_token", "bos_token_id"), ("add_eos_token", "eos_token_id")):
         index = roles.get(f"tokenizer.ggml.{role}")

@@ -50,7 +50,7 @@ class _Window:
 
 
 class KlMeter:
-    """Original model, with its logits on windows of a text."""
+    """Measures losses against the original model, whose logits on windows of a text are cached."""
 
     def __init__(
         self,

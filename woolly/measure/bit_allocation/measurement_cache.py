@@ -40,7 +40,7 @@ class Records:
         return None if found is None else Loss(*found)
 
     def put(self, part: str, types: Types, loss: Loss) -> None:
-        """Record a loss and append it to the file. A killed run loses at most the measurement in progress."""
+        """Record a loss and append it to the file. A killed run only loses the measurement in progress."""
         self._losses[_key(part, types)] = [loss.kl, loss.same_top]
         partial = self.path.with_name(self.path.name + ".part")
         partial.write_text(json.dumps({"of": self._of, "losses": self._losses}))

@@ -38,7 +38,7 @@ class GroupLoss:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Complete file: types of all changed weights, and losses."""
+    """Candidate for the complete file: types of all changed weights, and losses."""
 
     name: str
     types: Types

@@ -59,7 +59,7 @@ def _read_blocks(keys: Keys, n: int, has_blocks: bool) -> tuple[int, int]:
 
 
 def indexed(p: Tracer, h: Handle, low: Handle, index: Index, *, eps: float = 1e-6, is_last: bool = False) -> Handle:
-    """Select positions (DeepSeek V3.2, GLM 5). `low` is the input of both index q and attention q.
+    """Select positions (DeepSeek V3.2, GLM 5). `low` is the common input of the index's q and attention's q.
 
     Rope rotates the first columns of each head, or the last columns with `is_last`.
     """

@@ -132,7 +132,7 @@ def _middle(p: Tracer, hp: TowerParams, names: list[str], width: int) -> None:
 
 
 def _fewer(p: Tracer, hp: TowerParams, name: str, width: int) -> None:
-    """Build the downsampling block of the last resolution. Its rows keep their four source rows as extra columns."""
+    """Build the downsampling block of the last resolution. Its rows have their four source rows as extra columns."""
     x = p.input(width=width)
     p.output(p.concat(_inverted(p, x, name), p.merge_patches(x, rows=4, kind="concat")), "embeddings", "none")
 

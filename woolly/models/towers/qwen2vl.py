@@ -46,7 +46,7 @@ def vision_rope(hp: TowerParams) -> Rope:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return the patches in merge order, with windows window by window."""
+    """Return the patches in merge order, grouped by attention window."""
     n_rows = hp.merge**2
     blocks = merge_order((1, *grid[1:]), hp.merge).reshape(-1, n_rows)
     if not _is_windowed(hp):

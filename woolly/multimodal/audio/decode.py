@@ -48,7 +48,7 @@ class Audio:
 def read_audio(source: AudioSource, name: str = "the audio") -> Audio:
     """Decode a path, the bytes of a file, or an array with its sampling rate to 16 kHz mono.
 
-    Raise RequestError for unsupported, oversized or damaged audio; the message begins with `name`.
+    Raise RequestError for unsupported, oversized or damaged audio. The error message begins with `name`.
     """
     if isinstance(source, Audio):
         return source

@@ -40,7 +40,7 @@ def process(image: Image, settings: VisionSettings) -> ProcessedItem:
 
 
 def _grid(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Return rows and columns of the grid with the least upscaling, or else the least downscaling and fewest tiles."""
+    """Return the grid (rows, columns) with the least upscaling, or else with the least downscaling and fewest tiles."""
     numbers = range(1, most + 1)
     grids = [(lines, columns) for lines in numbers for columns in numbers if lines * columns <= most]
     # Compared in float32, as in the processor.
