@@ -87,7 +87,7 @@ class Fallback:
 
 
 def get_backend(name: str = "auto", stages: Stages | None = None) -> Backend:
-    """Return the backend of that name; "auto": the fastest one available. With stages, the stages run it."""
+    """Return a backend by name; "auto" selects the fastest available backend. The `stages` run it if given."""
     if stages is not None:
         from woolly.runtime.pipeline import PipelineBackend  # rarely needed, and imports sockets
 

@@ -81,7 +81,7 @@ class Batch:
         slots: Sequence[tuple[int, int]] | None = None,
         snapshots: Sequence[tuple[int, int]] = (),
     ) -> Batch:
-        """Return a batch of (tokens, first position, pages) triples. Default of `output_rows`: the last row of each.
+        """Return a batch of (tokens, first position, pages) triples. `output_rows` defaults to the last row of each.
 
         `slots` has an (in, out) pair per sequence, `snapshots` (row, slot) pairs.
         """
@@ -119,12 +119,12 @@ class Batch:
 
     @property
     def is_multimodal(self) -> bool:
-        """True if the batch has injected rows, or rows with rope positions or attention ranges of their own."""
+        """True if the batch has injected rows, or separate rope positions or attention ranges for its rows."""
         extra = (self.inputs_embeds, self.rope_positions, self.attn_ranges, self.gather_rows)
         return any(array is not None for array in extra)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the batch by name. Together with `is_hidden_normed` they are the complete batch."""
+        """Return the arrays of the batch by name. Together with `is_hidden_normed`, they define the batch."""
         return {f.name: a for f in fields(self) if isinstance(a := getattr(self, f.name), np.ndarray)}
 
     @classmethod

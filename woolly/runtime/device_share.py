@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """Layers and bytes of one device."""
+    """Number of layers, and memory in bytes, on one device."""
 
     device: str  # "cuda:0", "cpu"
     name: str  # of the GPU, as reported by the driver; "" for the CPU

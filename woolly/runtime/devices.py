@@ -14,15 +14,15 @@ _FORMS = f"auto, cpu, {', '.join(GPU_KINDS)}, {_NUMBERED} (N from 0), or {GPU_KI
 
 
 def is_gpu_backend(name: str) -> bool:
-    """True if a backend uses GPUs. Of a name with several words, such as one with a level, the first word counts."""
+    """True if a backend uses GPUs. Only the first word of the name is compared, because a level may follow it."""
     return name.replace("+", " ").split(" ")[0] in GPU_KINDS
 
 
 def parse_devices(text: str | None) -> tuple[int, ...]:
     """Return the GPU numbers of "auto", "cpu", "cuda", "cuda:N" or "cuda:0,1", in that order, or () for "cpu".
 
-    Other kinds are parsed like "cuda". "auto", a kind and None mean the first GPU. Numbers count the GPUs in
-    CUDA_VISIBLE_DEVICES. A repeated number uses a GPU twice, with separate memory and work.
+    Other kinds are parsed like "cuda". "auto", None, or a kind without a number selects the first GPU. Numbers count
+    the GPUs in CUDA_VISIBLE_DEVICES. If a number is repeated, the GPU is used twice, with separate memory and work.
     """
     form = "auto" if text is None else text.strip().lower() if isinstance(text, str) else ""
     if form == "cpu":

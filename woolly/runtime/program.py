@@ -84,10 +84,10 @@ class DraftProgram(Protocol):
         """Executed plan, whose steps `run` counts."""
 
     def new_state(self, n_pages: int) -> State:
-        """Return a separate empty cache of n pages. Sequences may use the same page numbers in both."""
+        """Return a separate empty cache of n pages. Sequences may use the same page numbers in both caches."""
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
-        """Run steps as `Program.run`. The batch has hidden states."""
+        """Run steps like `Program.run`, for a batch with hidden states."""
 
 
 class Program(Protocol):
@@ -157,7 +157,8 @@ class SplitsRows(Protocol):
     def run_part(self, batch: Batch, state: State, step: int, first_row: int, last_row: int) -> npt.NDArray[np.float32]:
         """Compute rows `first_row` to `last_row` (exclusive) of one step's result, and return all of its rows.
 
-        Rows count the step's value: rows of the batch or its output rows. Only for steps with `Op.cuts_rows`.
+        Row numbers refer to the step's value, which has the rows or the output rows of the batch. The step's op must
+        have `cuts_rows`.
         """
 
 

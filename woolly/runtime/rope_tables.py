@@ -73,7 +73,7 @@ class RopeTables:
     def tables(self, batch: Batch, most: int) -> tuple[Float32, Float32, Int32 | None]:
         """Return the cosines, the sines, and the table row of each batch row; None: the row's position.
 
-        Tables do not grow past `most` positions. Native code rejects larger ones.
+        Tables do not grow beyond `most` positions, because native code rejects larger positions.
         """
         if batch.rope_positions is None or self._axes.max(initial=-1) < 0:  # no rope has sections
             self.extend(min(int(batch.positions.max()) + 1, most))

@@ -88,8 +88,8 @@ class Ranks(Protocol):
     ) -> Ranking:
         """Run steps from `first` on, as `Program.run`, and return at least the top n logits of each output row.
 
-        n is at most MAX_RANKED. A smaller vocabulary is ranked completely. `meanwhile` is called once, when the device
-        has all its inputs, so that host and device work in parallel.
+        n is at most MAX_RANKED. If the vocabulary is smaller than n, all logits are ranked. `meanwhile` is called once,
+        when the device has all its inputs, so that host and device work in parallel.
         """
 
 
@@ -108,7 +108,7 @@ class AsyncRanks(Ranks, Protocol):
     ) -> Ranking:
         """Rank as `Ranks.rank`, then queue `next_step` if possible.
 
-        For a queued batch (`has_queued`), returns the ranking of the queued run: its n may differ, and
+        For a queued batch (`has_queued`), return the ranking of the queued run: its n may differ, and
         `Ranking.tokens` has the tokens that the device sampled.
         """
 

@@ -46,7 +46,7 @@ log = logging.getLogger("woolly.runtime")
 
 
 def kernel_level(wanted: str | None = None) -> str:
-    """Return the kernel level requested here or with WOOLLY_ISA, by default the best level of this machine."""
+    """Return the kernel level set by the option or WOOLLY_ISA; the default is the best level of this machine."""
     levels = _native.kernel_levels()
     wanted = wanted or os.environ.get("WOOLLY_ISA")
     if not wanted:
@@ -67,7 +67,7 @@ def _warn_of_scalar() -> None:
 
 
 class CpuProgram:
-    """Plan compiled for the CPU. One thread at a time may run it. Others wait."""
+    """Plan compiled for the CPU. One thread at a time may run it; other threads wait."""
 
     def __init__(
         self, plan: Plan, tensors: Mapping[str, Tensor], options: Options, passes: Sequence[Pass] | None = None
@@ -135,7 +135,7 @@ class CpuProgram:
     def compute(
         self, batch: Batch, state: State, first: int, last: int, part: tuple[int, int] | None = None
     ) -> Float32:
-        """Run steps. Steps after those of the plan belong to its draft. `part`: rows to compute; None: all."""
+        """Run steps; numbers after the last step of the plan refer to its draft. `part`: rows to compute (None: all)."""
         if not isinstance(state, CpuState):
             raise PlanError("the state belongs to another program; create one with new_state")
         with self._lock:
@@ -168,9 +168,9 @@ class CpuProgram:
         return self._native.value(self._steps.values[value], rows)
 
     def _tables(self, batch: Batch) -> tuple[Float32, Float32, npt.NDArray[np.int32] | None]:
-        """Return cosines and sines for a batch. Those of batches with rope positions are cached for the next call.
+        """Return cosines and sines for a batch. If the batch has rope positions, they are cached for the next call.
 
-        Computing them for 16,384 rows takes 20 ms, and a tower runs its batch a hundred times, step by step.
+        Computing the tables for 16,384 rows takes 20 ms, and a tower runs its batch a hundred times, step by step.
         """
         if batch.rope_positions is None:
             return self._rope_tables.tables(batch, _MAX_CONTEXT)

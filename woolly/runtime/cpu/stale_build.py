@@ -1,4 +1,4 @@
-"""Detection of a native library older than its sources, such as after a `git pull` without a build."""
+"""Detection of a native library that is older than its sources, for example after a `git pull` without a build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from woolly import _native
 def advice_if_old(sources: Path | None = None, library: Path | None = None) -> str:
     """Return build advice for errors of native code, or an empty string if the library is up to date.
 
-    Only a checkout has sources next to the package. A wheel does not.
+    Only a checkout has sources next to the package; a wheel has none.
     """
     sources = sources or Path(woolly.__file__).parent.parent / "native"
     try:

@@ -1,8 +1,8 @@
 """PackedWeights: selects the matrices that keep their packed panels, within a byte budget.
 
 A model reads its weights in a cycle, once per token. The least recently used tensor is then always the next one needed,
-so an LRU cache under its budget would miss every time. Instead the first matrices stay packed permanently (every read
-is a hit), and the rest is packed again from the mapped file, panel by panel, at each use.
+so an LRU cache smaller than the model would miss every time. Instead the first matrices stay packed permanently (every
+read is a hit), and the other matrices are packed again from the mapped file, panel by panel, at each use.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ def _kernels(architecture: int, version: int) -> Archive | KernelCompiler:
 
 
 def open_device(index: int = 0, driver: Driver | None = None, limit_s: float = 120.0) -> CudaDevice:
-    """Open the GPU of that number. DeviceError if it is not usable, RequestError if the number does not exist."""
+    """Open a GPU by number. Raise DeviceError if it is not usable, RequestError if the number does not exist."""
     driver = driver or open_driver()
     check_number(index, driver.n_devices())
     architecture = 10 * driver.attribute(MAJOR, index) + driver.attribute(MINOR, index)

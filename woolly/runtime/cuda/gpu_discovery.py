@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def find_gpu(number: int = 0, is_named: bool = False) -> Gpu:
-    """Return the GPU of that number. DeviceError if it is not usable, RequestError if the number does not exist."""
+    """Return a GPU by number. Raise DeviceError if it is not usable, RequestError if the number does not exist."""
     driver = open_driver()  # fails on most machines, before the rest of the package is imported
     from woolly.runtime.cuda.context import forget_current, memory_bandwidth
     from woolly.runtime.cuda.device import find_level

@@ -36,7 +36,7 @@ class GpuBackend:
             return []
 
     def is_available(self) -> bool:
-        """True if there is a driver, a supported GPU and kernels for it."""
+        """True if a driver, a supported GPU and kernels for this GPU are available."""
         return bool(self.levels)
 
     def open(self, number: int | None = None) -> Device:

@@ -62,7 +62,7 @@ class GpuStream(Protocol):
     """Command buffers of one queue, in order."""
 
     def launch(self, pipeline: Any, arguments: bytes, grid: Sequence[int], early: bool) -> None:
-        """Queue or record a kernel. `early`: no dependency on the previous command."""
+        """Queue or record a kernel. With `early`, it does not depend on the previous command."""
 
     def submit(self, n_launches: int) -> float | None:
         """Submit open commands. Return the mean seconds per launch of the latest finished submission, or None."""
@@ -258,7 +258,7 @@ class CommandBufferDevice(ABC):
         early: bool = False,
         group: int = 1,
     ) -> None:
-        """Queue a kernel. `block` and `shared` are ignored. `early`: no dependency on the previous command."""
+        """Queue a kernel. `block` and `shared` are ignored. If `early`, it is independent of the previous command."""
         pipeline = self._context.pipeline(kernel)
         pushed, is_written = self._arguments.of(args)
         # New argument structs are written in the open command buffer; `capture` adds the barrier for recorded launches.

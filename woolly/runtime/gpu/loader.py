@@ -69,7 +69,7 @@ class Loader:
         return sum(weight.n_bytes for weight in self._weights[self._n_loaded :])
 
     def start(self) -> None:
-        """Start the threads, unless all weights are loaded or the threads run already."""
+        """Start the threads, unless all weights are loaded or the threads are already running."""
         with self._changed:
             if self._threads or self._n_loaded == len(self._weights) or self._error is not None:
                 return

@@ -128,7 +128,7 @@ class MetalStream:
             self._shared.driver.send(self._open(copies=True), "fillBuffer:range:value:", *arguments, result=None)
 
     def launch(self, pipeline: Pipeline, arguments: bytes, grid: Sequence[int], early: bool) -> None:
-        """Queue or record a kernel. `early`: no dependency on the previous command."""
+        """Queue or record a kernel. With `early`, it does not depend on the previous command."""
         one = _Launch(pipeline, arguments, (grid[0], grid[1], grid[2]), early)
         if self._piece is not None:
             self._piece.append(one)

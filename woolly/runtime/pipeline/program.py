@@ -99,7 +99,7 @@ class PipelineState:
 class PipelineProgram:
     """Plan with its parts in stages.
 
-    Waits for a lost stage to come back. States are then empty, and raise LostState once.
+    If a stage is lost, the program waits for it to return. All states are then empty, and raise LostState once.
     """
 
     draft = None  # a draft would need the values of the last stage
@@ -330,7 +330,7 @@ class PipelineProgram:
         return [int(page) for page in pages], int(slot), int(whole)
 
     def _keep_trying(self, attempt: Callable[[], None], is_lost: bool = False) -> None:
-        """Repeat an attempt until the timeout. Do not retry if the first attempt fails with a permanent error."""
+        """Repeat a failed attempt until the timeout. Do not retry if the first attempt fails with a permanent error."""
         end = time.monotonic() + self._stages.patience
         while True:
             try:

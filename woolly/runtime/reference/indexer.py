@@ -43,7 +43,7 @@ def index_topk(c: OpContext, step: Step, q: Float32, *weights: Float32) -> Float
 
 
 def best_positions(scores: Float32, n: int, block: int, local: int) -> npt.NDArray[np.int64]:
-    """Return the positions of the n blocks with the highest scores, including the `local` last ones, ascending.
+    """Return the positions of the n blocks with the highest scores, including the last `local` blocks, ascending.
 
     NaN scores rank below all others.
     """

@@ -59,7 +59,7 @@ def expert_weights(step: Step, logits: Float32, select: Float32 | None = None, g
 
 
 def _mixed(logits: Float32, n_used: int) -> Float32:
-    """Return the weights of the sparse mixer: each expert, best first, relative to the remaining ones near it."""
+    """Return the weights of the sparse mixer: the best experts, each relative to the remaining similar ones."""
     chosen, left = np.zeros_like(logits), np.ones(logits.shape, np.bool_)
     order = np.argsort(-logits, axis=1, kind="stable")
     for turn in range(n_used):

@@ -157,7 +157,7 @@ def _left_out(c: OpContext, step: Step, n_past: int) -> Float32:
 def _seen(
     mask: str, window: int, positions: npt.NDArray[np.int32], distance: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return the attention mask [rows, positions]. `distance` is the position minus that of the row."""
+    """Return the attention mask [rows, positions]. `distance` is the attended position minus the row's position."""
     if mask == "all":
         return np.abs(distance) <= window // 2 if window else np.full(distance.shape, True)
     if window == 0:
@@ -189,9 +189,9 @@ _FARTHEST = 128  # from here on, distances share a bucket
 
 
 def distance_buckets(distance: npt.NDArray[np.int64], n: int, sees_later: bool = True) -> npt.NDArray[np.int64]:
-    """Return T5's distance buckets: half of them for later positions, if visible.
+    """Return T5's distance buckets: half of the buckets are for later positions if these are visible.
 
-    The first half of the buckets of a direction are single distances. The others grow up to 128.
+    The first half of the buckets of a direction cover one distance each. The others cover growing ranges, up to 128.
     """
     side = n // 2 if sees_later else n
     single, far = side // 2, np.abs(distance if sees_later else np.minimum(distance, 0))

@@ -13,7 +13,7 @@ from woolly.runtime.reference.ops import Float32, OpContext, reference
 
 
 def scanned(c: OpContext, step: Step, shape: tuple[int, ...], advance: Callable[[int, Float32], Float32]) -> None:
-    """Call advance(row, state) for the rows of each sequence in order. It returns the state after the row."""
+    """Call advance(row, state), which returns the state after the row, for the rows of each sequence in order."""
     memory, snapshots = c.state.slots[step.integer("entry")], dict(c.batch.snapshots.tolist())
     for s in range(c.batch.n_sequences):
         source = c.batch.slots_in[s]

@@ -70,7 +70,7 @@ class SplitBackend:
             raise
 
     def place(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Placement:
-        """Return the placement that `compile` would choose, given the memory that is free now."""
+        """Return the placement that `compile` would choose for the memory that is free now."""
         self._check(options)
         cards = self._open(options)
         try:
@@ -83,7 +83,7 @@ class SplitBackend:
             check_kv_type(options.kv_type, gpu=self.name)
 
     def _wanted(self, options: Options) -> int | None:
-        """Return the number of layers that must be on GPUs; None: as many as fit."""
+        """Return the number of layers that must be on GPUs, or None for as many as fit."""
         if isinstance(options.gpu_layers, int):
             return options.gpu_layers
         if options.gpu_layers == "all":

@@ -79,7 +79,7 @@ class Placement:
 def place_layers(
     plan: Plan, tensors: Mapping[str, Tensor], options: Options, cards: Sequence[Card], n_wanted: int | None
 ) -> Placement:
-    """Place the first `n_wanted` layers on the cards, and the rest on the CPU; None: as many as fit.
+    """Place the first `n_wanted` layers (None: as many as fit) on the cards, and the rest on the CPU.
 
     Experts are the first to be placed on the CPU. Raises RequestError with the sizes if the requested layers do not
     fit.
@@ -99,7 +99,7 @@ class _Placer:
         self.n_layers = sum(self.layers)
 
     def place(self, n_wanted: int | None) -> Placement:
-        """Return the placement of `n_wanted` layers; None: as many as fit."""
+        """Return the placement of `n_wanted` layers, or of as many as fit for None."""
         everything = set(self.atoms)
         if n_wanted is not None and n_wanted < self.n_layers:
             home = self._dealt(self._first_layers(n_wanted))

@@ -122,7 +122,7 @@ class SplitProgram:
             return value
 
     def _run(self, run: _Run, batch: Batch, state: SplitState, value: Float32 | None, at: int, until: int) -> Float32:
-        """Run steps `at` to `until` of a segment. Its first step takes the rows from the segment before it."""
+        """Run steps `at` to `until` of a segment. Its first step takes the rows from the preceding segment."""
         batch, first = self._entered(run, batch, value, at)
         last = run.first + run.has_entrance + until
         out = self._parts[run.part].run(batch, state.parts[run.part], first, last)

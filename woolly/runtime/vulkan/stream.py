@@ -99,7 +99,7 @@ class CommandStream:
         self._open_launched = False
 
     def launch(self, pipeline: Any, arguments: bytes, grid: Sequence[int], early: bool) -> None:
-        """Queue or record a kernel. `early`: no dependency on the previous command."""
+        """Queue or record a kernel. With `early`, it does not depend on the previous command."""
         commands = self._piece if self._piece is not None else self._commands()
         driver, layout = self._shared.driver, self._shared.layout
         if not early:
