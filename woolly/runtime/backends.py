@@ -1,4 +1,4 @@
-"""Table of backends. A backend is a folder here and a line in the table."""
+"""Table of backends. Each backend has a folder here and an entry in the table."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Fallback:
         return self._backends[0].levels
 
     def is_available(self) -> bool:
-        """True: the first backend is available."""
+        """True, because the first backend is always available."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> Program:

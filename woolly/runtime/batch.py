@@ -60,7 +60,7 @@ class Batch:
 
     @property
     def n_rows(self) -> int:
-        """Tokens in the batch."""
+        """Number of tokens in the batch."""
         return len(self.tokens)
 
     def table(self, window: int | None) -> Int32:
@@ -69,7 +69,7 @@ class Batch:
 
     @property
     def n_sequences(self) -> int:
-        """Sequences in the batch."""
+        """Number of sequences in the batch."""
         return len(self.offsets) - 1
 
     @classmethod

@@ -35,7 +35,7 @@ class State(Protocol):
 
     @property
     def n_pages(self) -> int:
-        """Pages, used or not."""
+        """Number of pages, used or not."""
 
     @property
     def page_bytes(self) -> int:
@@ -43,7 +43,7 @@ class State(Protocol):
 
     @property
     def n_slots(self) -> int:
-        """Slots, used or not. One holds the recurrent state of a sequence."""
+        """Number of slots, used or not. A slot stores the recurrent state of a sequence."""
 
     @property
     def slot_bytes(self) -> int:

@@ -71,4 +71,4 @@ class AssistantProposer(MtpProposer):
         return replace(batch, hidden=hidden, is_hidden_normed=is_own, window_pages=self._windows(batch.pages))
 
     def _store(self, unread: object) -> None:
-        """Do nothing: the model stores K and V."""
+        """Do nothing, because the model stores K and V."""

@@ -49,7 +49,7 @@ class MtpLookupProposer(MtpProposer):
         self._records: dict[Request, _Record] = {}
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Propose tokens from lookup or the MTP block, per request."""
+        """Propose tokens for each request, using lookup or the MTP block."""
         guesses = self._lookup.propose(wanted)
         asked: list[int] = []
         for i, ((request, _), found) in enumerate(zip(wanted, guesses, strict=True)):

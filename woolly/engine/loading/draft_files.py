@@ -32,7 +32,7 @@ def has_block(path: Path) -> bool:
 
 
 def open_draft_file(file: GGUFFile, path: Path | None, wanted: bool | None) -> GGUFFile | None:
-    """Open the draft file of a model. A mismatch is an error if the draft is `wanted`, otherwise a warning."""
+    """Open the draft file of a model. A mismatch raises an error if the draft is `wanted`, and is otherwise logged."""
     if path is None:
         return None
     other: GGUFFile | None = None
@@ -60,7 +60,7 @@ def open_draft_file(file: GGUFFile, path: Path | None, wanted: bool | None) -> G
 def with_draft(file: GGUFFile, plan: Plan, ctx: int | None, wanted: bool | None, other: GGUFFile | None = None) -> Plan:
     """Return the plan with the draft of the model file or of the draft file `other`, as in `load_model`.
 
-    A broken draft is an error if it is `wanted`, otherwise a warning.
+    A broken draft raises an error if it is `wanted`, otherwise it causes a warning.
     """
     if wanted is False:
         return plan

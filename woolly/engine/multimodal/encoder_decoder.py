@@ -108,7 +108,7 @@ class AudioEncoder(Tower):
 
     @property
     def identity(self) -> bytes:
-        """Empty: the encoder is part of the model, so the model identifies its output."""
+        """Empty, because the encoder belongs to the model, which already identifies its output."""
         return b""
 
     def read(self, given: Sequence[int] | Prompt, params: SamplingParams) -> tuple[list[int], MultimodalInput]:

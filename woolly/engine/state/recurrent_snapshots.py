@@ -102,7 +102,7 @@ class RecurrentSnapshots:
         request.n_replay = request.n_computed - track.n_state
 
     def n_state(self, request: Request) -> int:
-        """Return the number of tokens in a request's state."""
+        """Return the number of tokens that a request's state includes."""
         return self._tracks[request].n_state
 
     def save(self, request: Request) -> None:

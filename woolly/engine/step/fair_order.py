@@ -24,7 +24,7 @@ def requests_in_turn(waiting: Sequence[Request], running: Sequence[Request], *, 
 
 
 def request_to_displace(running: Sequence[Request], request: Request) -> Request | None:
-    """Return the last request of the largest group, if it has several running requests and the other group has none."""
+    """Return the last request of the largest group if it has several, and the group of `request` has none running."""
     places = Counter(other.group for other in running)
     others = [other for other in running if places[other.group] > 1 and other.priority <= request.priority]
     if places[request.group] or not others:

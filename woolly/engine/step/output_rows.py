@@ -41,16 +41,16 @@ class WholeRows:
         self._logits = logits
 
     def whole(self, first: int, last: int) -> Float32:
-        """Return a view."""
+        """Return a view of the logits."""
         return self._logits[first:last]
 
     def row(self, i: int) -> Row:
-        """Return a view."""
+        """Return a view of the logits."""
         row: Float32 = self._logits[i]
         return row
 
     def choose(self, samplers: Sequence[Sampler | None]) -> None:
-        """Do nothing: full rows are sampled one by one."""
+        """Do nothing, because full rows are sampled one by one."""
 
 
 class RankedRows:

@@ -253,7 +253,7 @@ class Scheduler:
         return min(self.max_running, self.batch_size.limit(next(queued, None)))
 
     def _waits_for_disk(self, request: Request, digests: Sequence[bytes]) -> bool:
-        """Return True if pages of a request are loading from disk. Query the tier once per start."""
+        """Return True if pages of a request are loading from disk. The tier is queried once per start."""
         if self.tier is None or request.is_early:
             return False
         if self.tier.is_fetching(request, digests):

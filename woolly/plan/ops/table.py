@@ -1,7 +1,7 @@
 """The op table: one row per op with all its properties except the arithmetic.
 
 A plain op is a method of the tracer: the decorator is its row, and the body is its shape rule. A fused op has only a
-row. Passes, benchmarks, printed plans and backends use the row instead of comparing names.
+table row. Passes, benchmarks, printed plans and backends use the row instead of comparing names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Load:
 
     @property
     def total(self) -> int:
-        """Rows over all sequences."""
+        """Number of rows over all sequences."""
         return self.n_sequences * self.n_rows
 
 

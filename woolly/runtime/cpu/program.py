@@ -135,7 +135,7 @@ class CpuProgram:
     def compute(
         self, batch: Batch, state: State, first: int, last: int, part: tuple[int, int] | None = None
     ) -> Float32:
-        """Run steps; numbers after the last step of the plan refer to its draft. `part`: rows to compute (None: all)."""
+        """Run steps; numbers after the last step of the plan belong to its draft. `part`: rows to compute."""
         if not isinstance(state, CpuState):
             raise PlanError("the state belongs to another program; create one with new_state")
         with self._lock:
@@ -243,7 +243,7 @@ class CpuBackend:
         return _native.kernel_levels()
 
     def is_available(self) -> bool:
-        """True: scalar kernels run on every CPU."""
+        """True, because scalar kernels run on every CPU."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> CpuProgram:

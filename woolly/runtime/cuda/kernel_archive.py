@@ -139,4 +139,4 @@ class ArchiveKernels:
         return self._of.get(kernel)
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """Do nothing: all kernels are precompiled."""
+        """Do nothing, because all kernels are precompiled."""

@@ -185,7 +185,7 @@ class Emitter:
         return self._arena + self._layout.offsets[id]
 
     def width(self, id: int) -> int:
-        """Return the columns of a value."""
+        """Return the number of columns of a value."""
         return self.plan.values[id].width
 
     def kind(self, id: int) -> int:

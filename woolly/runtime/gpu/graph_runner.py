@@ -363,7 +363,7 @@ class GraphRunner:
                 self._times = None
 
     def stats(self) -> WeightStats:
-        """Return weight statistics. Every read is a hit because all weights are on the device."""
+        """Return weight statistics. Every read is a hit, because all weights are on the device."""
         return WeightStats(self._hits, 0, 0, self.loader.n_bytes, self.loader.n_missing)
 
 

@@ -82,7 +82,7 @@ class GpuProgram:
         self._core.loader.end()
 
     def weight_stats(self) -> WeightStats:
-        """Return weight statistics. Every read is a hit because all weights are on the device."""
+        """Return weight statistics. Every read is a hit, because all weights are on the device."""
         return self._core.stats()
 
     def run(self, batch: Batch, state: State, first: int = 0, last: int | None = None) -> Float32:
@@ -124,7 +124,7 @@ class RankingProgram(GpuProgram):
     ) -> Ranking:
         """Run the steps from `first` on and rank the logits on the GPU. The result is valid until the next run.
 
-        The GPU continues with `next_step` before the host reads the ranking.
+        The GPU starts `next_step` before the host reads the ranking.
         """
         first, last = checked_range(first, None, len(self.running_plan.steps))
         return self._core.rank(batch, state, self.plan, first, last, n, meanwhile, next_step)

@@ -86,7 +86,7 @@ class MetalDevice(CommandBufferDevice):
         self._queue.copy(a, at, b, place, n_bytes)
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """No-op: the archive contains all kernels, and `prepare` compiles them."""
+        """Do nothing, because the archive contains all kernels and `prepare` compiles them."""
 
     def mark(self) -> int:
         """Submit open commands, and use their end as the timestamp."""

@@ -149,7 +149,7 @@ class MetalStream:
         driver.send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", *sizes, result=None)
 
     def end_writes(self) -> None:
-        """No-op: writes of earlier encoders are visible to later ones."""
+        """Do nothing, because the writes of earlier encoders are visible to later encoders."""
 
     def submit(self, n_launches: int) -> float | None:
         """Submit open commands. Return the mean seconds per launch of the latest finished submission, or None."""
@@ -230,7 +230,7 @@ class MetalStream:
             self.submit(len(launches))
 
     def forget(self, pieces: list[list[_Launch]]) -> None:
-        """No-op: a graph is a Python list."""
+        """Do nothing, because a graph is a Python list."""
 
     def mark(self) -> int:
         """Submit open commands and return the number of a mark. Its time is the start of the next submission."""

@@ -164,7 +164,7 @@ class PipelineProgram:
         return [(str(place), *fields["layers"]) for place, fields in zip(self._places, self._open, strict=True)]
 
     def load_weights(self) -> None:
-        """Do nothing: each stage loads its weights when it compiles its part."""
+        """Do nothing, because each stage loads its weights when it compiles its part."""
 
     def close(self) -> None:
         """Close the connections, so that the stages can serve other clients."""
@@ -365,11 +365,11 @@ class PipelineBackend:
         self._stages = stages
 
     def is_available(self) -> bool:
-        """True: the stages report errors themselves."""
+        """True, because the stages report errors themselves."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> PipelineProgram:
-        """Connect to all stages. `tensors` are not read: each stage has a copy of the file."""
+        """Connect to all stages. `tensors` is not read, because each stage has a copy of the file."""
         if options.gpu_layers is not None:
             raise RequestError("stages place their layers on GPUs themselves; remove gpu_layers", field="gpu_layers")
         if plan.result != "logits":

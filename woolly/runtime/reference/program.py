@@ -42,10 +42,10 @@ class ReferenceProgram:
         self._last_use = {value: i for i, step in enumerate(plan.steps) for value in step.inputs}
 
     def load_weights(self) -> None:
-        """Do nothing: tensors are dequantized on first use."""
+        """Do nothing, because tensors are dequantized on first use."""
 
     def close(self) -> None:
-        """Do nothing: there is no background work."""
+        """Do nothing, because there is no background work."""
 
     def cancel(self) -> None:
         """Stop a run in progress at its next step. Any thread may call it."""
@@ -115,7 +115,7 @@ class ReferenceBackend:
     levels = ()
 
     def is_available(self) -> bool:
-        """True: NumPy is a dependency."""
+        """True, because NumPy is a dependency."""
         return True
 
     def compile(self, plan: Plan, tensors: Mapping[str, Tensor], options: Options) -> ReferenceProgram:

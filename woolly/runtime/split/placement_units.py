@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Atom:
-    """Steps placed together. Atoms of one unit are placed together, too, except experts."""
+    """Steps placed together. Except for experts, atoms of one unit are also placed together."""
 
     first: int
     last: int  # exclusive
@@ -85,12 +85,12 @@ class Costs:
         self.values = needs.values + RESERVE
 
     def weights(self, atoms: Iterable[Atom]) -> int:
-        """Return the bytes of the weights, each counted once."""
+        """Return the bytes of the weights, counting each weight once."""
         names = frozenset[str]().union(*(self._names[atom] for atom in atoms))
         return sum(self._needs.weights[name] for name in names)
 
     def cache(self, atoms: Collection[Atom], n_tokens: int | None = None) -> int:
-        """Return the bytes of the requested cache, or of one with `n_tokens`."""
+        """Return the bytes of the requested cache, or of a cache with `n_tokens`."""
         entries = {entry for atom in atoms for entry in self._entries[atom]}
         draft = self._plan.draft if self._last in atoms else None
         own = cache_bytes(self._plan, entries, self._options, n_tokens)
@@ -99,5 +99,5 @@ class Costs:
         return own + cache_bytes(draft, range(len(draft.state)), self._options, n_tokens)
 
     def total(self, atoms: Collection[Atom]) -> int:
-        """Return the bytes of weights, cache, values and a reserve."""
+        """Return the total bytes of weights, cache, intermediate values and a reserve."""
         return self.weights(atoms) + self.cache(atoms) + self.values if atoms else 0

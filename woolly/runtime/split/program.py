@@ -39,7 +39,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class _Run:
-    """Segment in the step numbers of its program."""
+    """Segment, numbered by the steps of its program."""
 
     part: int
     first: int  # first step of the program's running plan, which is the entrance if there is one

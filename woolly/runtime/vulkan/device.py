@@ -106,7 +106,7 @@ class VulkanDevice(CommandBufferDevice):
         self._commands.record("vkCmdCopyBuffer", a.buffer, b.buffer, 1, c.byref(BufferCopy(at, place, n_bytes)))
 
     def precompile(self, kernels: Iterable[str]) -> None:
-        """No-op: the archive contains all kernels, and `prepare` compiles them."""
+        """Do nothing, because the archive contains all kernels and `prepare` compiles them."""
 
     def new_stream(self) -> VulkanDevice:
         """Return a handle of the same device with a separate stream."""
