@@ -28,7 +28,7 @@ _FLOAT_ROWS, _MAX_FLOAT_ROWS, _FLOAT_COLUMNS = 4, 128, 512
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits by memory and by kernels, for the original weights or a smaller quantization."""
+    """Memory and kernel limits for the original weights or a smaller quantization."""
 
     bandwidth: float  # bytes per second
     probe: Probe

@@ -257,7 +257,7 @@ def is_offline() -> bool:
 
 
 def check_online(url: str, name: str) -> None:
-    """Raise StoreError for an address of the hub if HF_HUB_OFFLINE is set. Other servers are allowed."""
+    """Raise StoreError for a hub address if HF_HUB_OFFLINE is set. Other servers are allowed."""
     hub = os.environ.get("HF_ENDPOINT") or HUB
     if is_offline() and urlsplit(url).netloc == urlsplit(hub).netloc:
         raise StoreError(f"HF_HUB_OFFLINE is set, so {name} is not downloaded; unset it, or {_models_here()}")

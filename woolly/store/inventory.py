@@ -52,7 +52,7 @@ def pulled_models() -> Iterator[StoredModel]:
 def pulled_names(folder: Path, path: Path) -> list[str]:
     """Return the names of a file in a models folder, the displayed name first. Also used by the server.
 
-    The displayed name is the catalogue name, `hf:org/repo/file.gguf` for other files of the hub, or the file name
+    The displayed name is the catalogue name, `hf:org/repo/file.gguf` for other hub files, or the file name
     without suffix. The file name with and without suffix is always included.
     """
     parts = path.relative_to(folder).parts

@@ -62,7 +62,7 @@ def find_in_catalogue(text: str) -> CatalogueEntry | None:
 
 
 def names_in_catalogue(repo: str, file: str) -> list[str]:
-    """Return the catalogue names of a file of the hub, shortest last, or an empty list."""
+    """Return the catalogue names of a hub file, shortest last, or an empty list."""
     quant, names = quant_of(file), []
     for name, family in all_families().items():
         for tag, size in family.tags.items():

@@ -87,7 +87,7 @@ def find_derived_model(text: str) -> Preset | None:
 
 
 def _find_hub(text: str, wanted: HubName) -> Path | None:
-    """Return the file of a model of the hub. For a catalogue name, Ollama's copy is also accepted."""
+    """Return the file of a hub model. For a catalogue name, Ollama's copy is also accepted."""
     found = find_local(wanted)
     if found is None and find_in_catalogue(text) is not None:
         stored = find_stored(f"ollama:{text}")

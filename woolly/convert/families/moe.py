@@ -242,7 +242,7 @@ def _mimo2(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _is_every_fourth(value: Any, c: Hyperparameters) -> bool:
-    """True if every fourth layer has no rope. A value of 1 means rope."""
+    """True if every fourth layer has no rope. In the configuration, 1 means rope."""
     return isinstance(value, list) and value == [int((i + 1) % 4 > 0) for i in range(len(value))]
 
 

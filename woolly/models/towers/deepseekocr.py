@@ -106,7 +106,7 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the layouts: patches by windows, convolution inputs, and CLIP's rows after the class row."""
+    """Return the layouts: patches grouped by window, convolution inputs, and CLIP's rows after the class row."""
     sam, side = _sam(hp), grid[1]
     if grid != (1, side, side):
         raise ValueError(f"the encoder reads square images, not {grid[1]} x {grid[2]} patches")

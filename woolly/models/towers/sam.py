@@ -125,7 +125,7 @@ class Sam:
         return out
 
     def _waves(self, by_axis: list[Float64], side: int, reach: int) -> Float64:
-        """Return the matrix from q to rotary coefficients, [4 * reach, head_dim], for images with this side.
+        """Return the matrix from q to rotary coefficients, [4 * reach, head_dim], for images with this side length.
 
         Rows are coefficients of lines, then of columns, twice.
         """

@@ -1,8 +1,8 @@
 """Update of the catalogue, on the user's request only.
 
-A catalogue decides which files names refer to, so it is only installed with the SHA-256 that the user passes: the owner
-of the repository on the hub cannot substitute another one. Until then, or if it is invalid, the current catalogue is
-used.
+The catalogue determines the file for each model name, so an update is only installed if it has the SHA-256 that the
+user passes. The owner of the hub repository therefore cannot substitute a different catalogue. Until then, or if it is
+invalid, the current catalogue is used.
 """
 
 from __future__ import annotations
