@@ -33,7 +33,7 @@ def _made(file: str, name: str) -> Callable[[], Backend]:
     return make
 
 
-# Fastest first: "auto" selects the first one that this machine can run.
+# Fastest first: "auto" selects the first backend that this machine can run.
 BACKENDS: Mapping[str, Callable[[], Backend]] = {
     "cuda": _made("cuda.backend", "CudaBackend"),
     "metal": _made("metal.backend", "MetalBackend"),

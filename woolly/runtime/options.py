@@ -12,7 +12,7 @@ from woolly.runtime.devices import parse_devices
 
 @dataclass(frozen=True)
 class KvType:
-    """Storage type of K and V in the cache."""
+    """Data type of K and V in the cache."""
 
     bits: float  # per element, including its share of a scale
     block: int = 1  # elements that share a scale
@@ -91,7 +91,7 @@ class Options:
         return replace(self, cache_tokens=n_tokens, max_running=max_running)
 
     def rows(self, usual: int = USUAL_ROWS) -> int:
-        """Return the maximum rows of a batch, by default `usual`."""
+        """Return the maximum number of rows in a batch; the default is `usual`."""
         return usual if self.max_rows is None else self.max_rows
 
 

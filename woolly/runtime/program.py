@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CancelledRun(RequestError):  # noqa: N818 - the name says what became of the run
-    """`Program.cancel` stopped the run. Its results are invalid. The same batch may run again."""
+    """`Program.cancel` stopped the run. Its results are invalid, but the same batch may run again."""
 
 
 class LostState(WoollyError):  # noqa: N818 - the name says what became of the state
@@ -53,7 +53,7 @@ class About:
 
     @property
     def bits(self) -> str:
-        """Identity of the result bits: the backend, with the GPU's level if it computes different bits."""
+        """Identity of the result bits: the backend, or the backend and GPU level if results are GPU-specific."""
         return self.arithmetic or (f"{self.backend} {self.level}" if self.device else self.backend)
 
     @property
@@ -107,7 +107,7 @@ class Program(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """Maximum rows of a batch."""
+        """Maximum number of rows in a batch."""
 
     @property
     def about(self) -> About:

@@ -116,7 +116,7 @@ def load_model(
     needs_projector: bool = True,
     metadata: Mapping[str, Value] | None = None,
 ) -> LoadedModel:
-    """Open a GGUF file by path or by its pulled name, and LoRA files by name.
+    """Open a GGUF file, given by its path or by the name of a pulled model, and LoRA files by name.
 
     See `trace` for result, pooling and ctx, and `steered` for control vectors. With `draft`, the plan includes the
     file's MTP block, and a missing block is an error; None uses the block if the file has one. The block of a

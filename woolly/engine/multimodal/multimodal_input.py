@@ -197,7 +197,7 @@ def read_prompt(prompt: Prompt, identity: bytes, *, is_source: bool = False) -> 
 
 
 def _cells(rows: Placeholder, at: int) -> Int32:
-    """Return position, column, line and image number of each row, [4, n]."""
+    """Return the position, column, line and image number of each row as an array [4, n]."""
     assert rows.cell is not None
     (line, column, image), ones = rows.cell, np.ones(rows.n, np.int32)
     along = np.arange(rows.n, dtype=np.int32)

@@ -41,7 +41,7 @@ class Worker:
         return os.getpid() != self._process
 
     def post(self, job: Job, *, last: bool = False) -> bool:
-        """Append a job. `last` marks the final job, after which this returns False."""
+        """Append a job. With `last`, this is the final job; later calls return False."""
         with self._lock:
             if self.is_ended:
                 return False

@@ -152,7 +152,7 @@ class ExpertOps(Recorder):
         )
 
     def _experts(self, role: str, name: str, shape: tuple[int, ...], first: int | None = None) -> dict[str, Weight]:
-        """Return a tensor of experts, or with `first` a range of each expert's rows, with biases and scales."""
+        """Return the experts' tensor (with `first`, a range of each expert's rows), with biases and scales."""
         weight = self._weight(name)
         bias = self._bias(name, weight) if len(weight.shape) == 3 else ()
         if first is not None and len(weight.shape) == 3:

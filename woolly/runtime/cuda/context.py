@@ -183,7 +183,7 @@ def _map_pages(size: int) -> mmap.mmap:
 
 
 def check_number(index: int, n_devices: int) -> None:
-    """Raise RequestError if there is no GPU of that number."""
+    """Raise RequestError if there is no GPU with that number."""
     if not 0 <= index < n_devices:
         raise RequestError(
             f"device is 'cuda:{index}', and this machine has {n_devices} NVIDIA GPU{'s' * (n_devices != 1)}:"

@@ -103,7 +103,7 @@ def tile_bytes(type: GGMLType) -> int:
 
 
 def packed_bytes(weight: Weight) -> int:
-    """Return the packed bytes of a matrix or of all experts. Paired weights take the same, except for padding."""
+    """Return the packed size of a matrix or of all experts. Paired weights have the same size, except for padding."""
     *experts, rows, columns = weight.shape
     n_tiles = -(-columns // TILE_COLUMNS)
     return math.prod(experts) * _matrix_bytes(kind_of(weight.type), _n_panels(rows, False), n_tiles)

@@ -16,7 +16,7 @@ from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 from woolly.runtime.state import PAGE_SIZE
 
 MAX_CONTEXT = 1 << 20
-# Up to this size lists are faster: a NumPy call takes as long as a hundred list elements.
+# Lists are faster up to this size: a NumPy call takes as long as a hundred list elements.
 _SHORT = 64
 
 
@@ -113,7 +113,7 @@ def is_apart(batch: Batch) -> bool:
     for table in (batch.pages, *(() if batch.window_pages is None else batch.window_pages)):
         is_written = np.zeros(int(table.max()) + 2, bool)  # the last element is for index -1: no page
         is_written[table[gather_rows]] = True
-        # n distinct pages are written, and each occurs once in the table: neither shared nor written twice.
+        # The batch writes n distinct pages, and each occurs once in the table: no page is shared or written twice.
         if np.count_nonzero(is_written) != n or np.count_nonzero(is_written[table]) != n:
             return False
     return True

@@ -1,7 +1,7 @@
 """Arithmetic probe: tests FMA, division, square root, f16 conversion and subnormals of a driver with a kernel.
 
-Results must be bit-identical to the CPU backend. Vulkan allows FMA with two roundings and inexact division, which most
-drivers do not use. Metal allows flushing subnormals (below 1.2e-38) to zero.
+Results must be bit-identical to the CPU backend. Vulkan allows FMA with two roundings and inexact division, but most
+drivers compute both exactly. Metal allows flushing subnormals (below 1.2e-38) to zero.
 """
 
 from __future__ import annotations

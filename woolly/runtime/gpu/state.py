@@ -33,13 +33,13 @@ ENTRY = np.dtype([("k", np.uint64), ("v", np.uint64), ("pages", np.uint64), ("wi
 
 
 def room(columns: int, kv_type: str) -> int:
-    """Return the padded columns of a head in the cache."""
+    """Return the number of columns of a head in the cache, including padding."""
     piece = max(16, *(KV_TYPES[part].block for part in kv_type_pair(kv_type)))
     return -(-columns // piece) * piece
 
 
 def head_bytes(columns: int, kv_type: str, is_value: bool = False) -> int:
-    """Return the bytes of one K or V head in a page."""
+    """Return the size in bytes of one K or V head in a page."""
     return int(PAGE_SIZE * room(columns, kv_type) * KV_TYPES[kv_type_pair(kv_type)[is_value]].bits) // 8
 
 
@@ -179,7 +179,7 @@ def check_heads(plan: Plan) -> None:
 
 
 def page_bytes(entry: Paged, kv_type: str) -> tuple[int, int]:
-    """Return the bytes of a K page and of a V page."""
+    """Return the sizes of a K page and of a V page, in bytes."""
     v = 0 if entry.v_in_k else entry.heads * head_bytes(entry.v_dim, kv_type, is_value=True)
     return entry.heads * head_bytes(entry.k_dim, kv_type), v
 

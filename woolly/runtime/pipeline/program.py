@@ -39,7 +39,7 @@ _AGAIN = 0.25  # seconds between attempts to reach a lost stage
 
 
 class PipelineState:
-    """Pages and slots stored in the stages under one state number."""
+    """Pages and slots that the stages store under the same state number."""
 
     is_portable = False  # a stage may be lost while a page is copied
 
@@ -147,7 +147,7 @@ class PipelineProgram:
 
     @property
     def about(self) -> About:
-        """Combined `About` of the stages: all levels, and the sums of threads and memory."""
+        """Combined `About` of the stages, with all levels and with the total threads and memory."""
         abouts = [place.about for place in self._places]
         levels = sorted({about.level for about in abouts if about.level is not None})
         return replace(

@@ -64,7 +64,7 @@ def conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
 
 @reference("gather_conv1d")
 def gather_conv1d(c: OpContext, step: Step, x: Float32) -> Float32:
-    """Depthwise convolution over the rows listed in the batch, for each row or each output row."""
+    """Apply a depthwise convolution to the rows listed in the batch, for each row or each output row."""
     first, taps = step.integer("first"), step.integer("taps")
     if c.batch.gather_rows is None or c.batch.gather_rows.shape[1] < first + taps:
         raise ValueError("the batch does not name the rows of a filter")

@@ -3,8 +3,8 @@
 File format: 8-byte magic, length of the index, JSON index, xz-compressed packs. The index has the digest of the
 sources, the packed layout of each weight type, and the kernel variants. A variant has the offset and length of its pack
 and, for each kernel, its range in the decompressed pack and the digest of its source. Variants may share a pack. The
-first one then has the length and checksum of its prefix. Variant "plain" uses the driver's FMA, "double" emulates FMA
-in f64.
+first variant then has the length and checksum of its prefix. Variant "plain" uses the driver's FMA, "double" emulates
+FMA in f64.
 """
 
 from __future__ import annotations

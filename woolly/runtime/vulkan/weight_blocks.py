@@ -29,7 +29,7 @@ class Blocks:
 
 
 def columns_of(weight: Weight) -> int:
-    """Return the columns per activation block for a weight: 32 or 256, or 0 for floats and types without kernels."""
+    """Return the columns per activation block of a weight type: 32, 256, or 0 for floats and types without kernels."""
     activations = _native.types()[weight.type.name][3] if weight.type.name in _native.types() else "f32"
     return 0 if activations == "f32" else int(activations.removeprefix("q8_"))
 

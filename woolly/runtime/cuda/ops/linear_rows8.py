@@ -74,7 +74,7 @@ def _sizes(e: Emitter, rows: Input, tiles: Tiles) -> list[int]:
 
 
 def max_rows8(e: Emitter, rows: Input, tiles: Tiles) -> int:
-    """Return the maximum rows of the kernels for few rows.
+    """Return the maximum number of rows that the small-batch kernels support.
 
     0 on GPUs with too little shared memory for one row, where the GEMM kernels compute all batches.
     """
