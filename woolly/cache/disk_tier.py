@@ -139,7 +139,7 @@ class DiskTier:
     def is_faster_than_recompute(self, n_bytes: int, n_tokens: int) -> bool:
         """Return True if reading is expected to be faster than computing.
 
-        If the compute rate is unknown, reading counts as faster; if the read rate is unknown, it does not.
+        Return True if only the compute rate is unknown, and False if the read rate is unknown.
         """
         if not self._disk_rate or not self._compute_rate:
             return bool(self._disk_rate)

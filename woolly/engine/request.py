@@ -168,7 +168,7 @@ class Request:
         return (tokens, b"") if self.multimodal is None else self.multimodal.cache_tokens(tokens, first)
 
     def drop_pages(self) -> list[int]:
-        """Remove and return all pages, so that the complete context must be recomputed."""
+        """Remove and return all pages. The complete context is then recomputed."""
         pages, self.pages = self.pages, []
         self._row = np.empty(0, np.int32)
         self.n_computed = self.n_published = 0
