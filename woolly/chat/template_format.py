@@ -145,10 +145,11 @@ def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateForm
         header, marks = marks.answer, None
     format = None if added else derive_format(probe, "" if marks is None else marks.start + marks.end)
     calls = added or format or row
-    if format is not None and (not format.marks or format.marks == ((header, ""),)):
-        # Without derived markers, use the format that matches the template, or accept the markers of another format.
-        has_signs = bool(row.signs and row.marks)
-        calls = row if has_signs else format.with_marks(row if row.is_bare else FORMATS["generic"])
+    if format is not None and row.signs and format.marks == ((header, ""),):
+        calls = row  # the header of the role is not a marker, and the template names markers that it does not show
+    elif format is not None and not format.marks:
+        # Without derived markers, accept the markers of the family, or of any format.
+        calls = format.with_marks(row if row.is_bare else FORMATS["generic"])
     return TemplateFormat(
         calls,
         format is not None and calls is not row,

@@ -132,7 +132,7 @@ def test_long_prompt_is_rejected_with_both_numbers(strict):
         reply = client.post("/v1/completions", json={"prompt": "sheep " * 100, "max_tokens": 1})
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (400, "context_length_exceeded")
-        assert "at most 200 tokens" in error["message"]
+        assert "maximum context length is 200 tokens: the prompt has 600 tokens" in error["message"]
         assert client.post("/v1/completions", json={"prompt": "s" * 90_000, "max_tokens": 1}).status_code == 400
 
 
@@ -154,6 +154,12 @@ def test_non_http_is_rejected_and_closed(strict, data):
         reply = reply_of(connection)
         assert not reply or reply.startswith((b"HTTP/1.1 4",)), reply[:200]
     assert_serves(strict)
+
+
+def test_http_1_0_needs_no_host(strict):
+    with connect(strict) as connection:
+        connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert reply_of(connection).startswith(b"HTTP/1.1 200")
 
 
 def test_nothing_is_read_after_a_body_with_two_lengths(strict):

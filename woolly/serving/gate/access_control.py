@@ -92,7 +92,7 @@ class AccessMiddleware:
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         """Reject DNS rebinding, where a page's host name resolves to this machine and appears in the Host header."""
-        if "host" not in headers:  # HTTP/1.0; browsers always send it
+        if "host" not in headers and scope["http_version"] == "1.0":  # browsers always send it
             return
         host = (_split(f"//{headers.get('host', '')}").hostname or "").rstrip(".")
         known = ("localhost", (scope.get("server") or ("",))[0], *self._hosts)
