@@ -63,7 +63,7 @@ def test_fifo_in_place_of_a_page_is_a_miss(tmp_path):
     (file,) = stored_pages(tmp_path)
     file.path.unlink()
     os.mkfifo(file.path)
-    assert "not a plain file" in next(stored_pages(tmp_path)).fault()
+    assert "is not a regular file" in next(stored_pages(tmp_path)).fault()
     assert pages.read("page", digest) is None and pages.n_damaged == 1
     assert pages.write("page", digest, page) and (pages.read("page", digest) == page).all()
 

@@ -160,7 +160,8 @@ def test_folder_stays_within_its_limit_and_ends_of_texts_are_evicted_first(tmp_p
     left = {file.digest for file in stored_pages(tmp_path / "pages")}
     assert sum(file.n_bytes for file in stored_pages(tmp_path / "pages")) <= 10_000
     assert digests[0].hex() in left and digests[7].hex() in left and digests[6].hex() not in left
-    assert not folder.write("page", digests[10], np.zeros(20_000, np.uint8)) and "may take" in folder.refusal
+    assert not folder.write("page", digests[10], np.zeros(20_000, np.uint8))
+    assert "but the limit of the folder is 10000" in folder.refusal
     # A second process sees the files, and a file that it lost is a miss.
     other = PageFolder(tmp_path / "pages", "w1-x", 10_000)
     assert other.has("page", digests[0]) and np.array_equal(other.read("page", digests[0]), page)
@@ -229,7 +230,7 @@ def test_disk_is_used_only_if_measured_to_be_faster(opened, monkeypatch):
 
 _CHILD = """
 import os, sys
-from woolly.cache import disk
+from woolly.cache import page_folder
 import numpy as np
 calls = [int(sys.argv[2])]
 def counted(function):
@@ -241,8 +242,8 @@ def counted(function):
     return call
 for name in ("open", "fsync", "utime"):
     setattr(os, name, counted(getattr(os, name)))
-disk.Path.replace = counted(disk.Path.replace)
-folder = disk.PageFolder(disk.Path(sys.argv[1]), "w1-x", 10**9)
+page_folder.Path.replace = counted(page_folder.Path.replace)
+folder = page_folder.PageFolder(page_folder.Path(sys.argv[1]), "w1-x", 10**9)
 for i in range(3):
     folder.write("page", bytes([i]) * 20, np.full(5000, i, np.uint8), i)
 """

@@ -34,6 +34,6 @@ def test_projector_of_another_model_is_rejected(tmp_path):
         load_model(text, "cpu", Options(threads=1), projector=tower)
     with pytest.raises(ModelError, match="not a projector file"):
         load_model(text, "cpu", Options(threads=1), projector=text)
-    with pytest.raises(UnsupportedError, match="bloom models with ALiBi take no rows"):
+    with pytest.raises(UnsupportedError, match="bloom models with ALiBi do not support images"):
         text = write_tiny(FAMILIES["bloom"], tmp_path / "n.gguf")
         load_model(text, "cpu", Options(threads=1), projector=tower)

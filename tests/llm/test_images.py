@@ -148,7 +148,7 @@ def test_images_cannot_be_combined_with_a_previous_context(folder):
         context = client.post("/api/generate", json=body).json()["context"]
         refused = client.post("/api/generate", json=body | {"images": images, "context": context})
     assert refused.status_code == 400
-    assert "images: it is given together with context; leave one out" in refused.text
+    assert "images: cannot be combined with context; remove one of them" in refused.text
 
 
 def test_slot_with_an_image_can_be_erased_but_not_saved(folder, tmp_path):

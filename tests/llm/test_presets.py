@@ -84,7 +84,7 @@ def test_without_a_preset_file_nothing_changes(model):
     ("text", "says"),
     [
         ("[tiny", "is not valid TOML"),
-        ("system = 'a'", "system stands outside of a table"),
+        ("system = 'a'", "system is outside of a table"),
         ("[tiny]\nctx = 'long'", "ctx of \\[tiny\\] is 'long'"),
         ("[tiny]\nsystem = 5", "system of \\[tiny\\] is 5"),
         ("[tiny]\ntemprature = 1", "temperature"),

@@ -173,7 +173,7 @@ def test_reasoning_can_be_ended_immediately(llms):
 
 
 def test_plain_completion_has_no_reasoning(llms):
-    with pytest.raises(RequestError, match="belongs to conversations"):
+    with pytest.raises(RequestError, match="reasoning_budget needs the reasoning markers of a chat template; use chat"):
         llms(PLAIN).generate("hi", reasoning_budget=3)
     with pytest.raises(RequestError, match="reasoning_budget_message"):
         SamplingParams(reasoning_budget_message="x")

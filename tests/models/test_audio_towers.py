@@ -118,7 +118,7 @@ def test_file_may_hold_image_and_audio_towers_with_one_unknown(tmp_path, caplog)
         Options(threads=1),
     )
     assert tower.vision is None and tower.audio is not None
-    assert "one of the two encoders of odd.gguf is not used: the projector type 'gemma9v'" in caplog.text
+    assert "one of the two encoders of odd.gguf is not used: projector type 'gemma9v'" in caplog.text
     tower.close()
 
 

@@ -266,9 +266,9 @@ def header(folder, size, value):
     [
         ("n_mels", 513, "n_mels is 513; expected at most 512"),
         ("n_vocab", BLANK - 1, f"expected {BLANK - 1} tokens, found {BLANK}"),
-        ("n_conv_kernel", 7, r"n_conv_kernel is 7, but a.blk.0.conv_dw.weight has the shape \(32, 9\)"),
-        ("n_subsampling_channels", 16, r"n_subsampling_channels is 16, but a.conv1d.0.weight has the shape \(8, 1, 3"),
-        ("n_pred_dim", 32, r"n_pred_dim is 32, but token_embd.weight has the shape \(38, 16\)"),
+        ("n_conv_kernel", 7, r"n_conv_kernel is 7, but a.blk.0.conv_dw.weight has shape \(32, 9\)"),
+        ("n_subsampling_channels", 16, r"n_subsampling_channels is 16, but a.conv1d.0.weight has shape \(8, 1, 3"),
+        ("n_pred_dim", 32, r"n_pred_dim is 32, but token_embd.weight has shape \(38, 16\)"),
         ("n_audio_head", 16, r"tensor a.blk.0.pos_bias_u has shape \(2, 16\); expected \(16, 2\)"),
     ],
 )

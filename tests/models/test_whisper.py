@@ -147,7 +147,7 @@ def test_too_many_mel_filters_are_rejected(path, tmp_path):
 
 
 def test_encoder_stages_share_the_memory_for_weights(path, monkeypatch):
-    given, chosen = [], encoder_decoder.choose("reference")
+    given, chosen = [], encoder_decoder.get_backend("reference")
 
     class Watched:
         def compile(self, plan, tensors, options):

@@ -51,7 +51,7 @@ def test_transcript_has_words_on_request(llm, monkeypatch):
     for segment in timed.segments:
         times = [time for word in segment.words for time in (word.start, word.end)]
         assert times == sorted(times) and segment.seek / 100 <= times[0] and times[-1] <= 34.0
-    with pytest.raises(RequestError, match="word_timestamps is 1; True or False was expected"):
+    with pytest.raises(RequestError, match="word_timestamps is 1; expected True or False"):
         llm.transcribe((waveform(3.0), 16000), word_timestamps=1)
 
 

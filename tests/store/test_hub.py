@@ -205,7 +205,7 @@ def test_invalid_requests_give_a_one_line_error(hub):
         "hf:sheep/wool/a\nx.gguf": "expected hf:org/repo",
         "hf:sheep/none": "there is no repository hf:sheep/none on the hub, or it is private",
         f"hf:{REPO}:Q2_K": "has no Q2_K; it has Q8_0, Q4_K_M|has no Q2_K; it has Q4_K_M, Q8_0",
-        f"hf:{REPO}/other.gguf": r"holds no other\.gguf: it has wool-Q4_K_M\.gguf, wool-Q8_0\.gguf",
+        f"hf:{REPO}/other.gguf": r"has no other\.gguf; it has wool-Q4_K_M\.gguf, wool-Q8_0\.gguf",
     }.items():
         with pytest.raises(StoreError, match=expected):
             pull(spec)

@@ -90,7 +90,7 @@ def test_official_catalogue_is_fetched_from_the_hub(served, hub, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["qwen3:4b"], "an https:// address was expected"), (["--sha256", "12"], "64 hexadecimal digits")],
+    [(["qwen3:4b"], "expected an https:// address"), (["--sha256", "12"], "64 hexadecimal digits")],
 )
 def test_mistyped_call_gives_a_one_line_error(served, arguments, says):
     assert says in str(pulled(*arguments).exception)

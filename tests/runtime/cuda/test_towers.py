@@ -121,7 +121,7 @@ def needs(tmp_path_factory):
         ({"inputs_embeds": np.zeros((1, 4), np.float32)}, "another number of embeddings"),
         (
             {"inputs_embeds": np.zeros((1, 4), np.float32), "embeds_rows": np.array([16], np.int32)},
-            "outside of the batch",
+            "outside the batch",
         ),
     ],
 )

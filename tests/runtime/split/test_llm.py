@@ -57,7 +57,7 @@ def test_gpu_layers_are_accepted_without_a_gpu_and_rejected_with_stages(tiny_mod
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with LLM(tiny_model, gpu_layers=99, ctx=64) as llm:
         assert llm.engine.program.about.backend == "cpu"
-    assert "gpu_layers=99 (-ngl 99) has no effect: no GPU can be used here" in caplog.text
+    assert "gpu_layers=99 (-ngl 99) has no effect: no GPU is usable, so the CPU runs all layers" in caplog.text
     with pytest.raises(RequestError, match="gpu_layers"):
         LLM(tiny_model, gpu_layers=3, stages=["127.0.0.1:1"], stage_token_file=token)
     with pytest.raises(RequestError, match="gpu_layers is 'many'; expected auto, all or an integer"):
