@@ -37,6 +37,3 @@ def test_list_replaces_the_default_and_a_public_server_has_none():
 def test_hosts_other_than_this_machine_are_rejected(client):
     for host, status in (("", 403), ("evil.example", 403), ("localhost:8080", 200)):
         assert client.get("/v1/models", headers={"host": host}).status_code == status
-    request = client.build_request("GET", "/v1/models")
-    del request.headers["host"]
-    assert client.send(request).status_code == 403
