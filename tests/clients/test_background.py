@@ -138,7 +138,7 @@ def test_too_many_responses_are_rejected_and_leave_no_slot_taken(client, scripte
     monkeypatch.setattr(resumable_streams, "_MAX_STREAMS", 2)
     scripted.app.state.streams._streams.clear()
     ids = [client.responses.create(**LATER).id for _ in range(2)]
-    with pytest.raises(openai.InternalServerError, match="2 kept streams"):
+    with pytest.raises(openai.InternalServerError, match="all 2 resumable streams are in use"):
         client.responses.create(**LATER)
     for id in ids:
         client.responses.cancel(id)

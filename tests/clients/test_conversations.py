@@ -88,7 +88,7 @@ def test_conversation_answers_one_response_at_a_time(client, scripted):
     id = client.conversations.create().id
     stream = client.responses.create(**FIELDS, conversation=id, stream=True)
     under_way = next(stream).response
-    with pytest.raises(openai.ConflictError, match="under way"):
+    with pytest.raises(openai.ConflictError, match="another response in this conversation is running"):
         client.responses.create(**FIELDS, conversation=id)
     client.responses.cancel(under_way.id)
     assert [event.type for event in stream][-1] == "response.failed"

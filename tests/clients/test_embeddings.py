@@ -46,7 +46,7 @@ def test_openai_embeddings_next_to_a_chat(url, vectors):
         assert client.completions.create(model="tiny", prompt="hi", max_tokens=2).choices[0].text is not None
         (short,) = client.embeddings.create(model="text-embedding-3-small", input="sheep", dimensions=8).data
         assert len(short.embedding) == 8
-        with pytest.raises(openai.BadRequestError, match="ask for embedder"):
+        with pytest.raises(openai.BadRequestError, match="tiny cannot embed texts: wrong model type; use embedder"):
             client.embeddings.create(model="tiny", input="sheep")
 
 

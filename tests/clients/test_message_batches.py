@@ -52,7 +52,10 @@ def test_batch_from_requests_to_results(client, scripted):
     assert [found[id].type for id in ("a", "b", "bad", "streams")] == ["succeeded", "succeeded", "errored", "errored"]
     message = found["a"].message
     assert message.content[0].text == "Hello." and message.id.startswith("msg_") and message.id != found["b"].message.id
-    assert found["bad"].error.error.type == "invalid_request_error" and "whole" in found["streams"].error.error.message
+    assert (
+        found["bad"].error.error.type == "invalid_request_error"
+        and "cannot be streamed" in found["streams"].error.error.message
+    )
     assert batch.id in [one.id for one in client.messages.batches.list()]
     gone = client.messages.batches.delete(batch.id)
     assert gone.type == "message_batch_deleted"

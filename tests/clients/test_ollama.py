@@ -1,6 +1,7 @@
 """Ollama's own SDK against the server: its types read the replies, whole and streamed."""
 
 import contextlib
+import re
 
 import ollama
 import pytest
@@ -127,10 +128,10 @@ def test_pulling_a_local_model_returns_immediately(client):
         (lambda c: c.delete("tiny"), 403, "--allow-changes"),
         (lambda c: c.copy("tiny", "other"), 403, "--allow-changes"),
         (lambda c: c.create("other", from_="tiny"), 403, "--allow-changes"),
-        (lambda c: c.push("tiny"), 403, "not sent"),
+        (lambda c: c.push("tiny"), 403, "uploading models is not supported"),
     ],
 )
 def test_errors_are_strings(client, call, status, says):
-    with pytest.raises(ollama.ResponseError, match=says) as caught:
+    with pytest.raises(ollama.ResponseError, match=re.escape(says)) as caught:
         call(client)
     assert caught.value.status_code == status

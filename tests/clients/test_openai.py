@@ -30,7 +30,7 @@ def test_stream_accumulates_to_the_complete_reply(client, scripted):
 
 def test_models_and_errors(client):
     assert [model.id for model in client.models.list()] == ["tiny"]
-    with pytest.raises(openai.NotFoundError, match="no model named 'none'"):
+    with pytest.raises(openai.NotFoundError, match="unknown model 'none'"):
         client.models.retrieve("none")
 
 

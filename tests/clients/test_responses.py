@@ -203,7 +203,7 @@ def test_running_response_can_be_cancelled(client, scripted):
     seen += stream
     assert (seen[-1].type, seen[-1].response.status) == ("response.failed", "cancelled")
     assert client.responses.retrieve(event_id).output[0].status == "incomplete"
-    with pytest.raises(openai.BadRequestError, match="under way"):
+    with pytest.raises(openai.BadRequestError, match="the response is cancelled; only running"):
         client.responses.cancel(event_id)
 
 
@@ -269,7 +269,7 @@ def test_concurrent_requests_do_not_mix(client, scripted):
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "call_id"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
         ({"tools": [PAINT, PAINT]}, "two tools are named 'paint'"),
-        ({"tool_choice": "required"}, "no tools"),
+        ({"tool_choice": "required"}, "at least one callable tool"),
         ({"tool_choice": {"type": "function", "name": "paint"}}, "unknown tool"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"top_logprobs": 21}, "top_logprobs"),

@@ -81,8 +81,8 @@ def test_transcript_is_a_chat_with_audio_before_the_instruction(server, audio):
     seen = []
     format_chat = server.app.state.generator.format_chat
 
-    async def sees(chat, slot):
-        seen.append((chat.params.temperature, (layout := await format_chat(chat, slot)).text))
+    async def sees(chat, slot, model):
+        seen.append((chat.params.temperature, (layout := await format_chat(chat, slot, model)).text))
         return layout
 
     server.app.state.generator.format_chat = sees
@@ -131,8 +131,8 @@ def test_model_without_audio_is_rejected_by_name(server, audio):
     [
         ({"file": ("a.wav", b"")}, 400, "file: empty"),
         ({"file": ("a.wav", b"sheep")}, 400, "file: the audio is not in a supported audio format"),
-        ({"file": ("a.wav", bytes(MAX_BODY))}, 413, f"the body is larger than {MAX_BODY} bytes"),
-        ({"model": "none"}, 404, "no model named 'none'"),
+        ({"file": ("a.wav", bytes(MAX_BODY))}, 413, f"the body is larger than the limit of {MAX_BODY} bytes"),
+        ({"model": "none"}, 404, "unknown model 'none'"),
         ({"response_format": "srt"}, 400, "response_format: subtitles need timestamps"),
         ({"prompt": "sheep " * 400}, 400, "maximum context length is 512 tokens"),
     ],

@@ -72,7 +72,7 @@ def whole(tiny_model):
 def test_one_server_of_two_processes(tiny_model, tmp_path, whole):
     flags = ("--replicas", "2", "-t", "1", "--grace", "20", "--cluster-secret", "s" * 32)
     with serving(tiny_model, tmp_path, *flags, ctx=512) as server, server.client() as client:
-        assert "other users of this machine see --cluster-secret" in server.log.read_text()
+        assert "--cluster-secret is visible to other users" in server.log.read_text()
         pids = {one["pid"] for one in replicas(client)}
         assert len(pids) == 2 and ask(client) == whole
         reply = client.post("/v1/messages", json={**CHAT, "max_tokens": 5, "model": "tiny"}).json()

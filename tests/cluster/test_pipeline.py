@@ -303,7 +303,7 @@ def test_unsupported_features_of_stages_are_rejected_by_name(model, tmp_path, op
 def test_short_token_is_rejected_and_readable_token_file_gives_a_warning(model, tmp_path):
     file = tmp_path / "token"
     file.write_text("short\n")
-    with pytest.raises(RequestError, match="short enough to guess"):
+    with pytest.raises(RequestError, match="too short; it needs at least 16 characters"):
         LLM(model, stages=["127.0.0.1:1"], stage_token_file=file)
     file.write_bytes(TOKEN)
     file.chmod(0o644)

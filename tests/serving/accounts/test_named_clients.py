@@ -102,7 +102,7 @@ def test_key_sees_and_uses_only_its_models(team):
         # A name that is not here is no way to learn the others.
         for path in ("/v1/models/none", "/api/v1/models/none"):
             reply = client.get(path, headers=heads["ole"])
-            assert reply.status_code == 404 and "known: tiny = " in reply.text and "other" not in reply.text
+            assert reply.status_code == 404 and "available: tiny = " in reply.text and "other" not in reply.text
 
 
 def test_key_sees_no_statistics_of_other_models(team):

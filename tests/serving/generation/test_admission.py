@@ -86,10 +86,14 @@ def test_slots_are_released_however_a_request_ends(client, path, body, status):
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("/v1/completions", {"prompt": ["a"] * 200, "max_tokens": 1}, ("200 prompts", "n=1", "144 answers")),
-        ("/v1/completions", {"prompt": ["a"] * 73, "n": 2}, ("73 prompts", "n=2", "146 answers", "144 answers")),
-        ("/completion", {"prompt": ["a"] * 200}, ("200 prompts", "144 answers")),
-        ("/completion", {"prompt": "a", "n_cmpl": 145}, ("n is 145", "144 answers")),
+        ("/v1/completions", {"prompt": ["a"] * 200, "max_tokens": 1}, ("200 prompts", "n=1", "144 concurrent answers")),
+        (
+            "/v1/completions",
+            {"prompt": ["a"] * 73, "n": 2},
+            ("73 prompts", "n=2", "146 answers", "144 concurrent answers"),
+        ),
+        ("/completion", {"prompt": ["a"] * 200}, ("200 prompts", "144 concurrent answers")),
+        ("/completion", {"prompt": "a", "n_cmpl": 145}, ("n is 145", "144 concurrent answers")),
     ],
 )
 def test_impossible_request_is_a_400_with_the_numbers(client, path, body, says):
@@ -174,7 +178,7 @@ def test_full_queue_rejects_immediately_with_retry_after():
             pass
         assert (caught.value.status, caught.value.code, caught.value.retry_after) == (429, "queue_full", 4.0)
     assert admission.n_open == 0
-    with pytest.raises(ApiError, match="at most 3 answers"), admission.admit(4, 1.0):
+    with pytest.raises(ApiError, match="at most 3 concurrent answers"), admission.admit(4, 1.0):
         pass
     admission.is_draining = True
     with pytest.raises(ApiError) as caught, admission.admit(1, 1.0):

@@ -22,7 +22,7 @@ def test_truncated_model_file_is_a_503_and_the_next_request_reopens_it(app_with,
         os.truncate(path, 1000)
         reply = client.post("/v1/completions", json={**BODY, "prompt": [1, 2, 3, 4], "stream": stream})
         assert reply.status_code == (200 if stream else 503)
-        assert "model_changed" in reply.text and "changed while in use" in reply.text
+        assert "model_changed" in reply.text and "changed while it was in use" in reply.text
         assert str(folder) not in reply.text
         assert client.post("/v1/completions", json=BODY).status_code == 422  # the short file is no model
         write_tiny(TINY["llama"], path)
