@@ -57,6 +57,7 @@ class Engine:
         chunk: int | None = None,
         max_running: int = 16,
         batch_size: AdaptiveBatchSize | None = None,
+        itl_target: float | None = None,
         n_snapshots: int = 16,
         draft: Proposer | None = None,
         draft_tokens: int = 8,
@@ -72,6 +73,7 @@ class Engine:
 
         `ctx_limit` is the model's maximum (None: `ctx`). `chunk` bounds the rows of a step, and `max_running` the
         concurrent requests. `batch_size` overrides `max_running`, unless memory only suffices for `max_running`.
+        `itl_target` is the target inter-token latency of running requests in seconds while prompts are computed.
         `n_snapshots` bounds the saved recurrent states, `draft_tokens` the draft tokens per request and step.
         `check_file` raises if the weights have changed. `adapters` are the adapters in the program's plan. `disk`
         stores evicted pages if the state can be copied (`has_disk`). `compute_rate` is the initial estimate of the
@@ -102,6 +104,7 @@ class Engine:
             draft.attach(config.n_pages)
         self.scheduler = Scheduler(pages, slots, visible_pages, chunk=chunk, max_running=most)
         self.scheduler.batch_size = batch_size or self.scheduler.batch_size
+        self.scheduler.prefill_budget.itl_target = itl_target
         if disk is not None and isinstance(state, PortableState) and state.is_portable:
             from woolly.cache.disk_tier import DiskTier
 

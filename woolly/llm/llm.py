@@ -33,7 +33,7 @@ from woolly.gguf.overlay import Overlay
 from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
 from woolly.llm.disk_cache import DiskCacheMixin, open_disk
 from woolly.llm.embeddings import rms_normed
-from woolly.llm.load_checks import check_load_options, load_modalities, load_template, overrides_of
+from woolly.llm.load_checks import check_load_options, itl_target_of, load_modalities, load_template, overrides_of
 from woolly.llm.model_options import LoadOptions, ModelOptions, takes_options
 from woolly.llm.pooling import PoolingMixin
 from woolly.llm.presets import defaults_of, with_load
@@ -81,8 +81,9 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         `kv_tokens` is the capacity of the KV cache in tokens, for running requests and cached prefixes: by default up
         to four contexts within a tenth of the available memory, but at least one context. `max_running` is the maximum
         number of concurrent requests: a number, or "auto" (limited by throughput and memory; the default). A step
-        computes at most `chunk` tokens. `threads` defaults to all cores. `weight_memory` limits the memory of prepared
-        weights, in bytes or as a string such as "600MB".
+        computes at most `chunk` tokens, or fewer prompt tokens if that would exceed `itl_target` ms while answers run
+        (250 on CPUs, 50 on GPUs; 0 for none). `threads` defaults to all cores. `weight_memory` limits the memory of
+        prepared weights, in bytes or as a string such as "600MB".
         `kv_type` is the type of the KV cache: f16, f32, q8_0 or q4; "q8_0/q4" sets the types of K and V separately.
         `speculation` drafts up to `draft_tokens` tokens per step, which never changes the output: "prompt_lookup",
         "mtp" with the model's MTP block (multi-token prediction), "mtp_lookup" with both, or a smaller model with the
@@ -160,6 +161,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
                 chunk=given.chunk,
                 max_running=runtime.max_running,
                 batch_size=batch_size,
+                itl_target=itl_target_of(given.itl_target, loaded.program),
                 n_snapshots=default_snapshots(loaded.program),
                 draft=open_draft(guesses, self._loaded, self.ctx, kv_tokens, given, runtime),
                 draft_tokens=given.draft_tokens,

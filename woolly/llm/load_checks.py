@@ -16,6 +16,7 @@ from woolly.templates import ChatTemplate
 if TYPE_CHECKING:
     from woolly.engine import LoadedModel
     from woolly.llm.model_options import ModelOptions
+    from woolly.runtime import Program
 
 _PLAIN = "{{ messages | map(attribute='content') | join('\n') }}{{ eos_token }}"
 _SCALINGS = ("none", "linear", "yarn")
@@ -25,6 +26,8 @@ _COUNTS = (
     "kv_tokens",
 )  # other numbers are validated where their limits are known
 
+_ITL_TARGET_CPU, _ITL_TARGET_GPU = 250, 50  # ms
+
 
 def check_load_options(given: ModelOptions) -> None:
     """Raise RequestError for an empty template or a count below 1."""
@@ -32,10 +35,20 @@ def check_load_options(given: ModelOptions) -> None:
         value = getattr(given, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise RequestError(f"{name} is {value!r}; expected an integer of at least 1", field=name)
+    target = given.itl_target
+    if target is not None and (isinstance(target, bool) or not isinstance(target, int) or target < 0):
+        raise RequestError(f"itl_target is {target!r}; expected milliseconds, or 0 for no target", field="itl_target")
     parse_max_running("max_running", given.max_running)
     template = given.chat_template
     if template is not None and not (isinstance(template, str) and template.strip()):
         raise RequestError("chat_template is empty; expected a Jinja template", field="chat_template")
+
+
+def itl_target_of(given: int | None, program: Program) -> float | None:
+    """Return the target inter-token latency in seconds, or None for no target."""
+    if given is None:
+        given = _ITL_TARGET_GPU if program.about.device else _ITL_TARGET_CPU
+    return given / 1000 if given else None
 
 
 def load_template(loaded: LoadedModel, chat_template: str | None, tool_format: str | None = None) -> ChatTemplate:

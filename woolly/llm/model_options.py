@@ -93,6 +93,16 @@ class EngineOptions:
             "--kv-tokens", "Capacity of the KV cache in tokens, for all requests.", "up to four contexts", clients=True
         ),
     )
+    itl_target: int | None = option(
+        None,
+        low=0,
+        setting=Setting(
+            "--itl-target",
+            "Target time per token of running answers in ms (inter-token latency) while prompts are computed; 0: none.",
+            "250 on CPUs, 50 on GPUs",
+            clients=True,
+        ),
+    )
     cache_disk: str | None = option(
         None,
         setting=Setting(
@@ -293,6 +303,7 @@ class LoadOptions(TypedDict, total=False):
     threads: int | None
     ctx: int | None
     kv_tokens: int | None
+    itl_target: int | None
     weight_memory: int | str | None
     kv_type: str | None
     gpu_layers: int | str | None

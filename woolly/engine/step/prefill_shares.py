@@ -9,26 +9,27 @@ from woolly.engine.request import Request
 from woolly.engine.step.scheduler_output import Span
 
 
-def share_rows(rows: int, filling: Sequence[Request]) -> list[Span]:
+def share_rows(rows: int, filling: Sequence[Request], most: int) -> list[Span]:
     """Distribute the rows of a step over prompts, by priority.
 
-    Half of the rows goes to the prompt that came first, the other half to the prompts with the fewest tokens left.
+    Half of the rows goes to the prompt that came first, the other half to the prompts with the fewest tokens left. A
+    bidirectional image range, which cannot be split, may exceed `rows` up to `most`.
     """
     spans: list[Span] = []
     for _, group in itertools.groupby(filling, key=lambda request: request.priority):
         first, *others = group
-        shares = {first: _fit(first, min(first.n_open, (rows + 1) // 2 if others else rows), rows)}
-        left = rows - shares[first]
+        shares = {first: _fit(first, min(first.n_open, (rows + 1) // 2 if others else rows), most)}
+        left = rows - shares[first]  # negative after an image range beyond `rows`
         passed = False  # True if this step completes a prompt that is shorter than the first
         for request in sorted((first, *others), key=lambda request: request.n_missing):
-            if request is first and passed:
+            if left <= 0 or (request is first and passed):
                 continue
             had = shares.get(request, 0)
-            shares[request] = _fit(request, min(request.n_open, had + left), had + left)
+            shares[request] = _fit(request, min(request.n_open, had + left), had + left + most - rows)
             passed = passed or shares[request] == request.n_missing
             left -= shares[request] - had
         spans += [Span(request, n) for request, n in shares.items() if n > 0]
-        rows = left
+        rows, most = max(left, 0), most - rows + left
     return spans
 
 

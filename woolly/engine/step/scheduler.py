@@ -17,6 +17,7 @@ from woolly.engine.state.visible_pages import VisiblePages
 from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
 from woolly.engine.step.batch_builder import build_batch
 from woolly.engine.step.fair_order import request_to_displace, requests_in_turn
+from woolly.engine.step.prefill_budget import PrefillBudget
 from woolly.engine.step.prefill_shares import share_rows
 from woolly.engine.step.scheduler_output import SchedulerOutput, Span
 from woolly.runtime import PAGE_SIZE, Batch, pages_for
@@ -30,10 +31,10 @@ _LOADING = 0.02  # seconds that an idle step waits for pages from disk; calls fr
 class Scheduler:
     """Schedules requests by priority, then first come, first served.
 
-    Decoding requests get one row each before prompts, so a long prompt delays them by at most one chunk. Half of the
-    remaining rows goes to the first prompt, so that it always advances. The other half goes to the prompts with the
-    fewest missing tokens, so that short prompts do not wait for long ones. A step that completes a short prompt is not
-    filled with rows of the long prompt, which would delay the first token of the short one.
+    Decoding requests get one row each before prompts, and `PrefillBudget` limits the rows of prompts if there are
+    decoding requests. Half of these rows goes to the first prompt, so that it always advances. The other half goes to
+    the prompts with the fewest missing tokens, so that short prompts do not wait for long ones. A step that completes a
+    short prompt is not filled with rows of the long prompt, which would delay the first token of the short one.
 
     Groups, such as the n answers to a prompt, run round-robin. A group without a running request preempts a request of
     a group with several running requests.
@@ -63,6 +64,7 @@ class Scheduler:
         self.tier: cache.DiskTier | None = None
         self._asked: set[Request] = set()  # waiting requests with a query to the disk tier
         self.batch_size = AdaptiveBatchSize(self.max_running, self.max_running)
+        self.prefill_budget = PrefillBudget(None)
 
     def __repr__(self) -> str:
         free = f"{self.pages.n_free} of {self.pages.n_pages} pages free"
@@ -97,7 +99,8 @@ class Scheduler:
                 spans.append(Span(request, 1))
                 left -= 1 + request.n_replay
         if filling and left:
-            spans += share_rows(left, [s for s in filling if s.pages and s.n_open])
+            n_rows = left if len(self.running) == len(filling) else self.prefill_budget.n_rows(left)
+            spans += share_rows(n_rows, [s for s in filling if s.pages and s.n_open], left)
         return SchedulerOutput(spans)
 
     @property
@@ -123,6 +126,7 @@ class Scheduler:
             self.snapshots.ran(scheduled)
         if self.tier is not None:
             self.tier.observe(scheduled.n_rows, scheduled.seconds)
+        self.prefill_budget.ran(scheduled)
         self.batch_size.ran(len(self.running), scheduled.n_rows, len(self.waiting))
 
     def wait(self) -> None:
