@@ -3,7 +3,7 @@
 
 #include "primitives/common.cuh"
 
-enum Activation { SILU, GELU, GELU_ERF, RELU, RELU2, SIGMOID, SOFTPLUS, TANH, CLAMPED, GELU_QUICK, EXP };
+enum Activation { SILU, GELU, GELU_ERF, RELU, RELU2, SIGMOID, SOFTPLUS, TANH, CLAMPED, GELU_QUICK, EXP, CLIPPED, ROOT };
 
 __device__ inline float activation(int kind, float x) {
     switch (kind) {
@@ -25,6 +25,10 @@ __device__ inline float activation(int kind, float x) {
             return x / (1.0f + expf(-1.702f * x));
         case EXP:
             return expf(x);
+        case ROOT: {  // signed square root of the magnitude, which is at least 1e-6; 0 and NaN are unchanged
+            const float size = fabsf(x), root = sqrtf(size < 1e-6f ? 1e-6f : size);
+            return x > 0.0f ? root : x < 0.0f ? -root : x;
+        }
         default:
             return tanhf(x);
     }
@@ -33,12 +37,14 @@ __device__ inline float activation(int kind, float x) {
 // Clamps x to [-most, most]; NaN passes through.
 __device__ inline float bounded(float x, float most) { return x > most ? most : x < -most ? -most : x; }
 
-// GLU: activation(gate) * up. A limit clamps the activation from above and up to [-limit, limit]; 0: no clamp.
+// GLU: activation(gate) * up. A limit clamps the activation from above (CLIPPED: the gate) and up to
+// [-limit, limit]; 0: no clamp.
 __device__ inline float gated(int kind, float gate, float up, float limit) {
     if (kind == CLAMPED) {  // gpt-oss: gate clamped from above, up to [-7, 7]
         gate = gate > 7.0f ? 7.0f : gate;
         return gate / (1.0f + expf(-1.702f * gate)) * (bounded(up, 7.0f) + 1.0f);
     }
+    if (kind == CLIPPED) return activation(SILU, gate > limit ? limit : gate) * bounded(up, limit);
     const float y = activation(kind, gate);
     return limit == 0.0f ? y * up : (y > limit ? limit : y) * bounded(up, limit);
 }

@@ -14,6 +14,7 @@ from woolly.runtime.gpu.emitter import Emitter, GridRows
 # In the order of native/cuda/primitives/activations.cuh.
 ACTIVATIONS = (
     *("silu", "gelu", "gelu_erf", "relu", "relu2", "sigmoid", "softplus", "tanh", "clamped", "gelu_quick", "exp"),
+    *("clipped", "root"),
 )
 _POOLS = ("mean", "first", "last")
 _BLOCK = 256  # threads
