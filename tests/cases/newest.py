@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.cases.hybrids import QWEN, Shapes, _attention, _experts
 from tests.cases.latents import INDEX, SIGMOID, V_DIM, indexed, row
+from tests.cases.skeletons import SKELETONS
 from tests.cases.tiny import XD_ROPE, Tiny, metadata
 
 STREAMS, LOW, ROWS = 3, 12, 256
@@ -88,7 +89,7 @@ NGRAMS = {
     "ple.head_offsets": np.array([0, 41, 84, 131], np.uint64),
     "embedding_length_per_layer_input": 16,
 }
-NEWEST = {
+NEWEST = SKELETONS | {
     "cogvlm": Tiny("cogvlm", "cogvlm", n_kv_heads=4, tied=False, blocks=cogvlm),
     "hunyuan_vl": Tiny("hunyuan_vl", "hunyuan_vl", qk_norm=True, extra=XD_ROPE),
     "qwen4exp": Tiny(

@@ -14,6 +14,7 @@ from tests.convert.folders import tensors, write_folder
 from tests.convert.published import ROWS as DECODERS
 from tests.convert.published_index import ROWS as INDEXED
 from tests.convert.published_more import ROWS as OTHERS
+from tests.convert.published_skeletons import ROWS as SKELETONS
 from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.convert.families import FAMILIES as CONVERTED
 from woolly.convert.hyperparameters import Hyperparameters
@@ -21,11 +22,17 @@ from woolly.errors import ModelError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 
-ROWS = DECODERS | OTHERS | INDEXED
+ROWS = DECODERS | OTHERS | INDEXED | SKELETONS
 TINIES = {**FAMILIES, **ENCODERS, **READERS}
 # Its class has the width and the factor of small experts as constants.
 GROVE = TINIES["grovemoe"]
 TINIES["grovemoe"] = replace(GROVE, head_dim=16, extra=GROVE.extra | {"expert_group_scale": 0.05})
+# Constants of the class.
+MAPLE, TALKIE = TINIES["maple"], TINIES["talkie"]
+TINIES["maple"] = replace(MAPLE, extra=MAPLE.extra | {"swiglu_clamp_exp": [7.0] * 5})
+TINIES["talkie"] = replace(
+    TALKIE, extra=TALKIE.extra | {"attention.layer_norm_rms_epsilon": float(np.finfo(np.float32).eps)}
+)
 # Tensors that lose a last bit on the way: exp of a logarithm, a constant taken off and added again.
 ROUNDED = ("ssm_a", "norm", "norm.weight", "_norm")
 

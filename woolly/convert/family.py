@@ -41,6 +41,7 @@ class CheckpointFamily:
     keys: Callable[[Hyperparameters, Keys], Keys] = _no_keys  # additional or replaced keys; None removes a key
     names: Mapping[str, str] = field(default_factory=dict)  # names within a block
     top: Mapping[str, str] = field(default_factory=dict)  # names outside blocks
+    values: Mapping[str, str] = field(default_factory=dict)  # keys of tensors outside blocks that are one number
     changes: Changes = _no_changes
     norm: str = "rms"
     pairs: bool = False  # reorder rows of q and k from NeoX to adjacent rotary pairs

@@ -114,6 +114,7 @@ def map_tensors(
     kinds: dict[str, str] = {}
     left_out, drafts = [], 0
     scalars: dict[str, list[tuple[int, float]]] = {}
+    values: dict[str, Any] = {}
     n_layers = config.n_layers
     is_tied = config.flag("tie_word_embeddings") and family.ties
     has_experts = bool(keys.get("expert_count"))
@@ -129,6 +130,9 @@ def map_tensors(
         if block is not None and (scalar := re.fullmatch(r"mlp\.act_fn\.(alpha_p|alpha_n|beta|eps)", inside)):
             scalars.setdefault(f"xielu.{scalar[1]}", []).append((block, float(source.floats().reshape(-1)[0])))
             continue
+        if block is None and inside in family.values:
+            values[f"{family.architecture}.{family.values[inside]}"] = float(source.floats().reshape(-1)[0])
+            continue
         wanted = _wanted(inside, family, block)
         if wanted is None:
             raise UnsupportedError(f"{config.where}: tensor {name!r:.120} is unknown for {family.architecture} models")
@@ -142,7 +146,7 @@ def map_tensors(
             )
             kinds[full] = kind
     targets = tuple(_target(name, pieces, kinds[name]) for name, pieces in found.items())
-    values = {key: [value for _, value in sorted(items)] for key, items in scalars.items()}
+    values |= {key: [value for _, value in sorted(items)] for key, items in scalars.items()}
     return TensorMapping(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
 
 

@@ -15,6 +15,7 @@ from woolly.convert.families import (
     plamo,
     remote_code,
     rwkv,
+    skeletons,
     sliding_window,
     speech,
 )
@@ -22,7 +23,10 @@ from woolly.convert.family import CheckpointFamily
 
 __all__ = ["FAMILIES", "find_family"]
 
-_PAGES = (decoders, encoders, gemma, hybrids, mla, moe, classic, remote_code, plamo, rwkv, speech, sliding_window)
+_PAGES = (
+    *(decoders, encoders, gemma, hybrids, mla, moe, classic, remote_code),
+    *(plamo, rwkv, skeletons, speech, sliding_window),
+)
 FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}
 
 
