@@ -35,6 +35,7 @@ LADDER = (
     ("chat", "convert", "runtime"),
     ("cache", "mcp"),
     ("engine",),
+    ("speech",),
     ("llm",),
     ("measure",),
     ("serving",),
@@ -301,7 +302,7 @@ def test_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
     assert not (others | {"jinja2"}) & opening and not others & running
     rooms = "woolly.serving woolly.cluster woolly.measure woolly.convert woolly.mcp woolly.grammar woolly.wire"
     files = "woolly.multimodal.inputs woolly.multimodal.pdf woolly.multimodal.processing woolly.models.towers.registry"
-    files += " woolly.engine.multimodal.tower woolly.engine.drafts.draft_model woolly.llm.speech.whisper"
+    files += " woolly.engine.multimodal.tower woolly.engine.drafts.draft_model woolly.speech.whisper"
     files += " woolly.cache.disk_tier"
     files += " woolly.cache.disk_tier"
     files += " woolly.runtime.cuda woolly.runtime.vulkan woolly.runtime.metal woolly.runtime.split woolly.tokens.rwkv"

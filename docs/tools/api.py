@@ -27,7 +27,7 @@ _ROOMS = (
     ("Tokens", "woolly", ("Tokenizer",)),
     ("What calls give back", "woolly.engine", ("Stream",)),
     ("", "woolly.llm", ("ChatCompletion", "ChatChunk")),
-    ("", "woolly.llm.speech", ("Transcript", "TranscriptSegment")),
+    ("", "woolly.speech", ("Transcript", "TranscriptSegment")),
     ("", "woolly.chat", ("ToolCall",)),
     ("", "woolly.sampling", ("TokenLogprob",)),
     ("", "woolly.cache", ("PrefixStats",)),
@@ -37,7 +37,7 @@ _ROOMS = (
     ("Quantizing", "woolly.quantize", ("find_mix", "make_recipe", "quantize_file", "Summary")),
 )
 # For the engine and the server: they take or give objects that callers do not have.
-_SHARED = ("DynamicAdaptersMixin", "Hearing")  # parts of a class whose members are shown as its own
+_SHARED = ("DynamicAdaptersMixin", "TranscriptionMixin")  # parts of a class whose members are shown as its own
 _INTERNAL = {"Chunk.take", "Completion.of", "Score.of", "Tokenizer.render", "LLM.new_transcriber", "LLM.decode_request"}
 
 

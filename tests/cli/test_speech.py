@@ -14,7 +14,7 @@ from woolly.cli.first_run.checkpoint import convert_checkpoint
 from woolly.cli.parse import prompt
 from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import GGUFError, RequestError, StoreError, UnsupportedError
-from woolly.llm.speech import whisper
+from woolly.speech import whisper
 
 
 @pytest.fixture(scope="module")

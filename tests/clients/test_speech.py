@@ -8,8 +8,8 @@ from tests.cases.tiny import TINY, write_tiny
 from tests.cases.whisper import waveform, write_whisper
 from tests.clients.conftest import listening
 from tests.multimodal.test_audio import wav
-from woolly.llm.speech import whisper
 from woolly.serving import Settings, create_app
+from woolly.speech import whisper
 
 TALK = ("talk.wav", wav(waveform(34.0)))
 

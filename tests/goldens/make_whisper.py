@@ -23,8 +23,8 @@ from tests.cases.whisper import (
 )
 from tests.goldens.make import HERE
 from woolly.gguf.whisper_bin import LANGUAGES
-from woolly.llm.speech.whisper_tokens import _signs
 from woolly.multimodal.audio import log_mel_whisper
+from woolly.speech.whisper_tokens import _signs
 
 N_NEW = 12  # tokens of a window
 EVERY = 50  # rows of the encoder that the golden holds

@@ -17,9 +17,9 @@ from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
 from woolly.llm.llm import LLM
 from woolly.llm.pooling import Classification, Float32, Text, listed
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
-from woolly.llm.speech.async_segments import stream_segments
 from woolly.llm.unsupported_calls import UnsupportedCallsMixin
 from woolly.multimodal import read_audio
+from woolly.speech.async_segments import stream_segments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from woolly.engine.pooling import PoolingJob
     from woolly.llm.options import ChatOptions, GenerateOptions
     from woolly.llm.requests import Params, Prompt, Prompts
-    from woolly.llm.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
     from woolly.multimodal.audio import AudioSource
     from woolly.plan import Pooling
     from woolly.sampling import SamplingParams
+    from woolly.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
 
 
 class AsyncLLM(UnsupportedCallsMixin):

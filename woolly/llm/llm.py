@@ -42,12 +42,12 @@ from woolly.llm.projector import usable_projector
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
 from woolly.llm.requests import Params, Prompt, Prompts, RequestMixin
 from woolly.llm.speculation import draft_source_of, embedded_draft, open_draft
-from woolly.llm.speech.transcribe import TranscriptionMixin
 from woolly.llm.stage_checks import parse_stages
 from woolly.llm.unsupported_calls import UnsupportedCallsMixin
 from woolly.runtime import Options, parse_max_running, parse_size
 from woolly.sampling import SamplingParams
 from woolly.sampling.unknown_arguments import suggest_names
+from woolly.speech.transcription import TranscriptionMixin
 from woolly.store import find_derived_model, find_preset, resolve
 
 if TYPE_CHECKING:

@@ -11,9 +11,6 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from woolly.errors import RequestError
-from woolly.llm.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
-from woolly.llm.speech.async_segments import stream_segments
-from woolly.llm.speech.languages import NAMES
 from woolly.multimodal.inputs import AudioInput
 from woolly.serving.dialect import dialect_of
 from woolly.serving.dialects.heartbeat import with_heartbeats
@@ -25,6 +22,9 @@ from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.sse import sse_event
 from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.observability.logs import log
+from woolly.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
+from woolly.speech.async_segments import stream_segments
+from woolly.speech.languages import NAMES
 
 _PLAIN = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 

@@ -12,16 +12,16 @@ from woolly import LLM, AsyncLLM
 from woolly.engine.multimodal import encoder_decoder
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.gguf import open_gguf
-from woolly.llm.speech import TranscribeOptions, TranscriptSegment, whisper
-from woolly.llm.speech.timestamp_rules import TimestampRules
-from woolly.llm.speech.transcriber import DecodeRequest
-from woolly.llm.speech.whisper import WhisperTranscriber
-from woolly.llm.speech.whisper_tokens import WhisperTokens
 from woolly.models import trace, trace_encoder
 from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.runtime import Options
 from woolly.sampling import SamplingParams
+from woolly.speech import TranscribeOptions, TranscriptSegment, whisper
+from woolly.speech.timestamp_rules import TimestampRules
+from woolly.speech.transcriber import DecodeRequest
+from woolly.speech.whisper import WhisperTranscriber
+from woolly.speech.whisper_tokens import WhisperTokens
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "whisper.npz")
 PROMPT = (50258, 50259, 50359, 50364, 1000, 2000, 50414)

@@ -6,17 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from woolly import multimodal
+from woolly import (
+    multimodal,
+    speech,  # used as speech.NAME: few models transcribe
+)
 from woolly.engine import RequestOptions
 from woolly.engine import multimodal as encoders  # used as encoders.NAME: most models need no encoder
 from woolly.errors import KeywordError, RequestError
-from woolly.llm import speech  # used as speech.NAME: few models transcribe
 
 if TYPE_CHECKING:
     from woolly.engine import EngineDriver, LoadedModel, Request
-    from woolly.llm.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment, WhisperTokens, WordAligner
     from woolly.multimodal import Audio
     from woolly.multimodal.audio import AudioSource
+    from woolly.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment, WhisperTokens, WordAligner
     from woolly.tokens import Tokenizer
 
 

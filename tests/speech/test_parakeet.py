@@ -17,15 +17,15 @@ from woolly.convert.hyperparameters import Hyperparameters
 from woolly.engine.multimodal.transducer import TransducerDecoder
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
 from woolly.gguf import Tensor, open_gguf, parakeet_bin
-from woolly.llm.speech import TranscribeOptions
-from woolly.llm.speech import parakeet as parakeet_transcriber
-from woolly.llm.speech.parakeet import ParakeetTranscriber, _windows
-from woolly.llm.speech.transducer_decoding import TimedToken, TransducerDecoding
 from woolly.models import Keys, trace, transcribes
 from woolly.models.parakeet import read, trace_tower
 from woolly.multimodal import Audio, EncoderInput
 from woolly.multimodal.audio import log_mel_nemo
 from woolly.quant.types import GGMLType
+from woolly.speech import TranscribeOptions
+from woolly.speech import parakeet as parakeet_transcriber
+from woolly.speech.parakeet import ParakeetTranscriber, _windows
+from woolly.speech.transducer_decoding import TimedToken, TransducerDecoding
 from woolly.tokens import Tokenizer
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "parakeet.npz")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from woolly.llm.speech.transcriber import DecodeRequest, Transcriber, next_step
-from woolly.llm.speech.transcript import TranscriptSegment
+from woolly.speech.transcriber import DecodeRequest, Transcriber, next_step
+from woolly.speech.transcript import TranscriptSegment
 
 
 async def stream_segments(

@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import RequestError
-from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
-from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
-from woolly.llm.speech.transducer_decoding import TimedToken, TransducerDecoding
 from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_nemo
 from woolly.multimodal.audio.settings import conv_length
 from woolly.sampling import SamplingParams
+from woolly.speech.transcriber import DecodeRequest, DecodeSteps
+from woolly.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
+from woolly.speech.transducer_decoding import TimedToken, TransducerDecoding
 
 if TYPE_CHECKING:
     from woolly.engine.multimodal import TransducerDecoder
-    from woolly.llm.speech.options import TranscribeOptions
+    from woolly.speech.options import TranscribeOptions
     from woolly.tokens import Tokenizer
 
 Float32 = npt.NDArray[np.float32]

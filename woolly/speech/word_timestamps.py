@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.llm.speech.alignment import align, alignment_heads
-from woolly.llm.speech.transcript import TranscriptWord
 from woolly.models import Keys
 from woolly.models.whisper import read
+from woolly.speech.alignment import align, alignment_heads
+from woolly.speech.transcript import TranscriptWord
 
 if TYPE_CHECKING:
     from woolly.engine import Hook, LoadedModel

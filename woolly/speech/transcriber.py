@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from woolly.llm.speech.transcript import Transcript, TranscriptSegment
+from woolly.speech.transcript import Transcript, TranscriptSegment
 
 if TYPE_CHECKING:
     from woolly.engine import Hook

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
-    from woolly.llm.speech.options import TranscribeOptions
-    from woolly.llm.speech.parakeet import ParakeetTranscriber
-    from woolly.llm.speech.transcriber import DecodeRequest, Transcriber, next_step
-    from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
-    from woolly.llm.speech.whisper import WhisperTranscriber
-    from woolly.llm.speech.whisper_tokens import WhisperTokens
-    from woolly.llm.speech.word_timestamps import WordAligner
+    from woolly.speech.options import TranscribeOptions
+    from woolly.speech.parakeet import ParakeetTranscriber
+    from woolly.speech.transcriber import DecodeRequest, Transcriber, next_step
+    from woolly.speech.transcript import Transcript, TranscriptSegment, TranscriptWord
+    from woolly.speech.whisper import WhisperTranscriber
+    from woolly.speech.whisper_tokens import WhisperTokens
+    from woolly.speech.word_timestamps import WordAligner
 
 __all__ = [
     "DecodeRequest",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from woolly.llm.speech.whisper_tokens import WhisperTokens
+    from woolly.speech.whisper_tokens import WhisperTokens
 
 Float32 = npt.NDArray[np.float32]
 

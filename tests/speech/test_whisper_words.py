@@ -9,13 +9,13 @@ import pytest
 from tests.cases.whisper import waveform, write_whisper
 from woolly import LLM
 from woolly.errors import RequestError
-from woolly.llm.speech import whisper
-from woolly.llm.speech.alignment import align, alignment_heads, dtw
-from woolly.llm.speech.transcriber import DecodeRequest
-from woolly.llm.speech.word_timestamps import WordAligner, split_words
 from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem
 from woolly.multimodal.audio import log_mel_whisper
 from woolly.sampling import SamplingParams
+from woolly.speech import whisper
+from woolly.speech.alignment import align, alignment_heads, dtw
+from woolly.speech.transcriber import DecodeRequest
+from woolly.speech.word_timestamps import WordAligner, split_words
 
 GOLDEN = np.load(Path(__file__).parent.parent / "goldens" / "whisper.npz")
 SPOKEN = (50258, 50259, 50359, 50363, 259, 900, 4000, 261, 13, 700, 5000, 50257)

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from woolly.errors import RequestError
-from woolly.llm.speech.languages import find_language
-from woolly.llm.speech.timestamp_rules import StartProbe, TimestampRules
-from woolly.llm.speech.transcriber import DecodeRequest, DecodeSteps
-from woolly.llm.speech.transcript import Transcript, TranscriptSegment, TranscriptWord, split_segments
-from woolly.llm.speech.word_timestamps import WordAligner, split_words
 from woolly.multimodal import Audio, EncoderInput, Placeholder, ProcessedItem, Prompt
 from woolly.multimodal.audio import DECODE_SEMAPHORE, log_mel_whisper
 from woolly.sampling import SamplingParams
+from woolly.speech.languages import find_language
+from woolly.speech.timestamp_rules import StartProbe, TimestampRules
+from woolly.speech.transcriber import DecodeRequest, DecodeSteps
+from woolly.speech.transcript import Transcript, TranscriptSegment, TranscriptWord, split_segments
+from woolly.speech.word_timestamps import WordAligner, split_words
 
 if TYPE_CHECKING:
     from woolly.engine import Hook
-    from woolly.llm.speech.options import TranscribeOptions
-    from woolly.llm.speech.whisper_tokens import WhisperTokens
+    from woolly.speech.options import TranscribeOptions
+    from woolly.speech.whisper_tokens import WhisperTokens
     from woolly.tokens import Tokenizer
 
 _HOP, _WINDOW = 160, 3000  # samples per mel frame, and mel frames per window
