@@ -16,8 +16,8 @@ from woolly.convert.families.speech import FAMILIES
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.engine.multimodal.transducer import TransducerDecoder
 from woolly.errors import GGUFError, ModelError, PlanError, RequestError, UnsupportedError
-from woolly.gguf import Tensor, open_gguf, parakeet_bin
-from woolly.models import Keys, trace, transcribes
+from woolly.gguf import Keys, Tensor, open_gguf, parakeet_bin
+from woolly.models import trace, transcribes
 from woolly.models.parakeet import read, trace_tower
 from woolly.multimodal import Audio, EncoderInput
 from woolly.multimodal.audio import log_mel_nemo

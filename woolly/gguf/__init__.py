@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
+    from woolly.gguf.keys import Keys
     from woolly.gguf.mapped_file import MemoryMap
     from woolly.gguf.metadata import Metadata, StringArray, text_of
     from woolly.gguf.model_description import ModelDescription
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GGUFFile",
     "GGUFWriter",
+    "Keys",
     "MemoryMap",
     "Metadata",
     "ModelDescription",
@@ -28,6 +30,7 @@ __all__ = [
 __getattr__ = lazy_getattr(
     __name__,
     {
+        "keys": "Keys",
         "model_description": "ModelDescription",
         "mapped_file": "MemoryMap",
         "metadata": "Metadata StringArray text_of",

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
-    from woolly.models.metadata import Keys
     from woolly.models.params import TransformerParams
     from woolly.models.registry import (
         TracedEncoder,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Keys",
     "TracedEncoder",
     "TransformerParams",
     "architectures",
@@ -38,7 +36,6 @@ __all__ = [
 __getattr__ = lazy_getattr(
     __name__,
     {
-        "metadata": "Keys",
         "params": "TransformerParams",
         "registry": "TracedEncoder architectures draft_tensors is_block is_head trace trace_draft trace_encoder"
         " trace_head transcribes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.models.starcoder2 import build_plain
 from woolly.plan import Tracer

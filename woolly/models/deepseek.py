@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from woolly.errors import UnsupportedError
+from woolly.gguf.keys import Keys
 from woolly.models.llama import build as build
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 
 ARCHITECTURES = ("deepseek", "bailingmoe", "deepseek2-ocr")

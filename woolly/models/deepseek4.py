@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.ops.basic import Gate

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 

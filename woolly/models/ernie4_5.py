@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from woolly.gguf.keys import Keys
 from woolly.models.llama import build as build
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.plan.rope_scaling import RopeStyle
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.models.olmo2 import build as build
 from woolly.models.params import TransformerParams, read_transformer
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from woolly.errors import UnsupportedError
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Handle, Tracer
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from woolly.gguf.keys import Keys
 from woolly.models.gemma2 import build as build_gemma2
-from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 from woolly.plan import Tracer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from woolly.errors import ModelError
+from woolly.gguf.keys import Keys
 from woolly.models.granite import GraniteParams, read_granite
 from woolly.models.granite import build as build
 from woolly.models.granite import injection as injection
-from woolly.models.metadata import Keys
 
 
 def read(keys: Keys) -> GraniteParams:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from woolly.errors import ModelError
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, Experts, TransformerParams, read_experts, read_transformer
 from woolly.plan import Tracer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, MAX_POSITION, Layer, TransformerParams, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from woolly.gguf.keys import Keys
 from woolly.models.granite import GraniteParams, read_logit_scale
 from woolly.models.granite import build as build
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, read_experts, read_transformer
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, check_causal, read_experts, read_transformer
 from woolly.plan import Handle, Tracer
 

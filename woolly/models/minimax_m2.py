@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_transformer
 from woolly.models.qwen3 import build as build
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.models.towers.fastconformer import arrange_subsampled, conformer, remake_conformer, subsampling
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.registry import TracedTower, trace_audio_tower

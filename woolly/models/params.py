@@ -10,7 +10,7 @@ from woolly.errors import ModelError, UnsupportedError
 from woolly.plan import Rope
 
 if TYPE_CHECKING:
-    from woolly.models.metadata import Keys
+    from woolly.gguf.keys import Keys
     from woolly.plan.ops.attention import Mask
     from woolly.plan.ops.moe import Scoring
     from woolly.plan.rope_scaling import RopeStyle

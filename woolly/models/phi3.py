@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from woolly.gguf.keys import Keys
 from woolly.models.llama import build as build_llama
-from woolly.models.metadata import Keys
 from woolly.models.params import MAX_POSITION, TransformerParams, read_transformer
 from woolly.plan import Tracer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts
 from woolly.models.phi3 import divided, read_divided
 from woolly.plan import Tracer

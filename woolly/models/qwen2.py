@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from woolly.gguf.keys import Keys
 from woolly.models.llama import build as build
-from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams, read_transformer
 
 ARCHITECTURES = ("qwen2", "qwen2vl", "exaone", "pangu-embedded")

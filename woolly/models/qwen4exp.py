@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from woolly.errors import ModelError, UnsupportedError
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import EXPERT_KEYS, TransformerParams, read_experts, read_recurrence, read_transformer
 from woolly.plan import Handle, Tracer
 

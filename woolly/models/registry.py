@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from woolly import models
 from woolly.errors import ModelError, RequestError, UnsupportedError
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.plan import Plan, Pooling, Result, Tracer
 from woolly.plan.passes import tap_hidden
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from woolly.errors import ModelError
+from woolly.gguf.keys import Keys
 from woolly.models import parts
-from woolly.models.metadata import Keys
 from woolly.models.params import read_recurrent
 from woolly.models.rwkv7 import RwkvParams
 from woolly.plan import Handle, Tracer

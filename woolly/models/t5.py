@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from woolly.gguf.keys import Keys
 from woolly.models import parts, t5encoder
-from woolly.models.metadata import Keys
 from woolly.models.params import TransformerParams
 from woolly.plan import Handle, Tracer
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.models.towers.params import AudioParams
 from woolly.models.towers.registry import TracedTower, trace_audio_tower
 from woolly.models.towers.whisper import patch_layout, stages

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from woolly.models import Keys
+from woolly.gguf import Keys
 from woolly.models.whisper import read
 from woolly.speech.alignment import align, alignment_heads
 from woolly.speech.transcript import TranscriptWord

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from woolly import _native
 from woolly.errors import RequestError
+from woolly.gguf import Keys
 from woolly.gguf.overlay import Overlay
 from woolly.machine.memory import available_memory
-from woolly.models import Keys
 
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile

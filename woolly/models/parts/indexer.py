@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from woolly.errors import ModelError, UnsupportedError
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.plan import Handle, Rope, Tracer
 from woolly.plan.rope_scaling import RopeStyle
 

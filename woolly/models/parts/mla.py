@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from woolly.models.metadata import Keys
+from woolly.gguf.keys import Keys
 from woolly.models.params import Layer, TransformerParams
 from woolly.models.parts.attention import apply_rope
 from woolly.plan import Handle, Tracer

@@ -11,7 +11,7 @@ from woolly.errors import ModelError
 
 if TYPE_CHECKING:
     from woolly.gguf import Tensor
-    from woolly.models.metadata import Keys
+    from woolly.gguf.keys import Keys
     from woolly.multimodal import AudioSettings, VisionSettings
     from woolly.plan.ops.basic import Act
 

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import ModelError, PlanError, UnsupportedError
+from woolly.gguf.keys import Keys
 from woolly.models import towers
-from woolly.models.metadata import Keys
 from woolly.models.towers.derived_tensors import as_matrix, f32_tensor, transposed
 from woolly.models.towers.params import AudioParams, TowerParams, read_audio_params, read_tower
 from woolly.models.towers.stage import StageBuilder, TowerStage
