@@ -29,8 +29,9 @@ SOURCES = {".py", ".pyi", *NATIVE}
 LADDER = (
     ("machine", "quant", "wire"),
     ("gguf", "store"),
-    ("tokens", "templates", "quantize", "multimodal"),
+    ("tokens", "templates", "quantize"),
     ("grammar", "plan"),
+    ("multimodal",),  # its families trace plans; models with an encoder of their own use its blocks
     ("sampling", "models"),
     ("chat", "convert", "runtime"),
     ("cache", "mcp"),
@@ -47,7 +48,7 @@ RUNG = {name: height for height, names in enumerate(LADDER) for name in names}
 FREE = {"errors", "lazy_imports", "_native", "__init__"}
 
 # Folders that may be long, because all their files are leaves of one shape: one model, sampler, command, ... each.
-LEAVES = {"models", "towers", "samplers", "commands", "passes", "ops"}
+LEAVES = {"models", "families", "samplers", "commands", "passes", "ops"}
 MAX_FILES = 20
 # Folders of tests that belong to no room of the package.
 TEST_FOLDERS = {"cases", "clients", "docs", "goldens", "native", "packaging", "soak"}
@@ -301,10 +302,9 @@ def test_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
     others = {"asyncio", "http.client", "ssl", "urllib.request", "numpy.random", "rich", "pydantic", "huggingface_hub"}
     assert not (others | {"jinja2"}) & opening and not others & running
     rooms = "woolly.serving woolly.cluster woolly.measure woolly.convert woolly.mcp woolly.grammar woolly.wire"
-    files = "woolly.multimodal.inputs woolly.multimodal.pdf woolly.multimodal.processing woolly.models.towers.registry"
-    files += " woolly.engine.multimodal.tower woolly.engine.drafts.draft_model woolly.speech.whisper"
-    files += " woolly.cache.disk_tier"
-    files += " woolly.cache.disk_tier"
+    files = "woolly.multimodal.inputs woolly.multimodal.pdf woolly.multimodal.processing"
+    files += " woolly.multimodal.encoder.registry woolly.engine.multimodal.tower woolly.engine.drafts.draft_model"
+    files += " woolly.speech.whisper woolly.cache.disk_tier"
     files += " woolly.runtime.cuda woolly.runtime.vulkan woolly.runtime.metal woolly.runtime.split woolly.tokens.rwkv"
     assert not {*rooms.split(), *files.split()} & running
     assert sum(name.startswith("woolly") for name in running) < 310

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from woolly.models.towers.exact_math import powers, product, sines
-from woolly.models.towers.relative_positions import fourier_tensors
+from woolly.multimodal.encoder.exact_math import powers, product, sines
+from woolly.multimodal.encoder.relative_positions import fourier_tensors
 
 
 def test_sines_and_powers_match_numpy_up_to_the_last_bits():

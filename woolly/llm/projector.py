@@ -10,7 +10,7 @@ from pathlib import Path
 from woolly import multimodal
 from woolly.errors import GGUFError, ModelError, StoreError, UnsupportedError, WoollyError
 from woolly.gguf import open_gguf
-from woolly.models import towers
+from woolly.multimodal import encoder
 from woolly.store import find_projectors, resolve
 
 log = logging.getLogger("woolly.llm")
@@ -82,7 +82,7 @@ def usable_projector(model: Path, given: str | os.PathLike[str] | None, *, has_s
 def check_pair(model: Path, projector: Path) -> None:
     """Raise ModelError if the row width of a projector does not match the model."""
     with open_gguf(projector) as file:
-        width = max(tower.width for tower in towers.trace_towers(file))
+        width = max(tower.width for tower in encoder.trace_towers(file))
     with open_gguf(model) as file:
         own = file.metadata.get(f"{file.metadata.get('general.architecture')}.embedding_length")
     # Rows may contain several layers side by side.

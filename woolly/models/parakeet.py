@@ -15,14 +15,14 @@ import numpy as np
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.gguf.keys import Keys
-from woolly.models.towers.fastconformer import arrange_subsampled, conformer, remake_conformer, subsampling
-from woolly.models.towers.params import AudioParams
-from woolly.models.towers.registry import TracedTower, trace_audio_tower
-from woolly.models.towers.stage import StageBuilder
-from woolly.models.towers.transducer import DecoderType, trace_transducer
 from woolly.multimodal import AudioSettings
 from woolly.multimodal.audio.mel import MAX_MELS, mel_filters, nemo_window
 from woolly.multimodal.audio.settings import AudioProjector, conv_length
+from woolly.multimodal.encoder.fastconformer import arrange_subsampled, conformer, remake_conformer, subsampling
+from woolly.multimodal.encoder.params import AudioParams
+from woolly.multimodal.encoder.registry import TracedTower, trace_audio_tower
+from woolly.multimodal.encoder.stage import StageBuilder
+from woolly.multimodal.encoder.transducer import DecoderType, trace_transducer
 from woolly.plan import Tracer
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"

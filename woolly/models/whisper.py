@@ -14,11 +14,11 @@ import numpy as np
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.gguf.keys import Keys
-from woolly.models.towers.params import AudioParams
-from woolly.models.towers.registry import TracedTower, trace_audio_tower
-from woolly.models.towers.whisper import patch_layout, stages
 from woolly.multimodal import AudioSettings
 from woolly.multimodal.audio.mel import MAX_MELS, mel_filters
+from woolly.multimodal.encoder.params import AudioParams
+from woolly.multimodal.encoder.registry import TracedTower, trace_audio_tower
+from woolly.multimodal.families.whisper import patch_layout, stages
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
 

@@ -45,7 +45,7 @@ _QWEN = VisionProjector(
     has_mrope=True,
 )
 
-# Keyed by `clip.projector_type`: families with a supported layout. `woolly/models/towers/` has the encoders.
+# Keyed by `clip.projector_type`: families with a supported layout. `woolly/multimodal/families/` has the encoders.
 VISION_PROJECTORS: Mapping[str, VisionProjector] = {
     "gemma3": VisionProjector(
         "\n\n<start_of_image>", "<end_of_image>\n\n", ("<start_of_image>",), merge_size=4, is_bidirectional=True

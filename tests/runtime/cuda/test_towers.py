@@ -15,7 +15,7 @@ from woolly.engine import Engine, load_model
 from woolly.engine.multimodal import open_tower, tower_backend, tower_bytes
 from woolly.engine.multimodal import tower as module
 from woolly.gguf import open_gguf
-from woolly.models.towers import trace_towers
+from woolly.multimodal.encoder import trace_towers
 from woolly.plan.passes import fuse
 from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.cuda import CudaBackend

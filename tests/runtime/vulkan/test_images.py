@@ -63,7 +63,7 @@ def test_prompt_with_images_matches_the_cpu_backend(name, vulkan, tmp_path, monk
 def test_tower_rows_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     give_room(monkeypatch)
-    monkeypatch.setattr("woolly.models.towers.gemma3nv._SIDE", 4)
+    monkeypatch.setattr("woolly.multimodal.families.gemma3nv._SIDE", 4)
     monkeypatch.setattr("woolly.multimodal.vision_settings._GEMMA3N_SIDE", 4)
     path = tmp_path / "tower.gguf"
     if name in SHORT_AUDIO_TOWERS:

@@ -15,8 +15,8 @@ from woolly.engine.multimodal.tower import Tower
 from woolly.engine.multimodal.transducer import TransducerDecoder, open_transducer
 from woolly.errors import ModelError, RequestError, UnsupportedError
 from woolly.models import TracedEncoder
-from woolly.models.towers import PatchLayout, TracedTower
 from woolly.multimodal import EncoderInput, Placeholder, ProcessedItem, Prompt
+from woolly.multimodal.encoder import PatchLayout, TracedTower
 from woolly.runtime import Options, Program, backend_for, get_backend, is_gpu_backend
 
 if TYPE_CHECKING:

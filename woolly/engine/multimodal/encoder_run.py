@@ -14,7 +14,7 @@ from woolly.engine.multimodal.encoder_cost import row_work
 from woolly.runtime import Advances, Batch, CancelledRun, Program, SplitsRows, State, pages_for
 
 if TYPE_CHECKING:
-    from woolly.models.towers import PatchLayout
+    from woolly.multimodal.encoder import PatchLayout
     from woolly.plan import Plan
 
 _NOTHING = np.zeros((0, 0), np.float32)

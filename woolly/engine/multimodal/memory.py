@@ -6,7 +6,7 @@ from pathlib import Path
 
 from woolly.errors import WoollyError
 from woolly.gguf import open_gguf
-from woolly.models.towers import TracedTower, trace_towers
+from woolly.multimodal.encoder import TracedTower, trace_towers
 from woolly.plan.passes import fuse
 from woolly.plan.passes.plan_memory import plan_memory
 

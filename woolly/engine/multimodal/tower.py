@@ -16,8 +16,8 @@ from woolly.engine.multimodal.encoder_run import EncoderRun, RunningStage
 from woolly.engine.multimodal.memory import tower_bytes, traced_bytes
 from woolly.errors import DeviceError, ModelError, RequestError, UnsupportedError
 from woolly.gguf import GGUFFile, open_gguf
-from woolly.models.towers import TracedTower, trace_towers
 from woolly.multimodal import AudioSettings, EncoderInput, Modality, VisionSettings, read_projector
+from woolly.multimodal.encoder import TracedTower, trace_towers
 from woolly.runtime import (
     TOWER_KINDS,
     GpuBackend,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from woolly.runtime import Batch, Options, Program, State, get_backend, pages_for
 
 if TYPE_CHECKING:
-    from woolly.models.towers.transducer import DecoderType, TracedTransducer
+    from woolly.multimodal.encoder.transducer import DecoderType, TracedTransducer
 
 Float32 = npt.NDArray[np.float32]
 

@@ -40,7 +40,7 @@ def conv_length(n: int, times: int = 1) -> int:
 
 _QWEN = ("<|audio_bos|>", "<|audio_eos|>", ("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"))
 
-# Keyed by `clip.projector_type`. `woolly/models/towers/` has the encoders.
+# Keyed by `clip.projector_type`. `woolly/multimodal/families/` has the encoders.
 AUDIO_PROJECTORS: Mapping[str, AudioProjector] = {
     "ultravox": AudioProjector(
         placeholder_texts=("<|audio|>",), rows=lambda n, its: -(-conv_length(n) // its.stack), needs_stack=True

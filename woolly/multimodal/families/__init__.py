@@ -1,0 +1,3 @@
+"""Families of vision and audio encoders, one file each."""
+
+__all__: list[str] = []

@@ -1,0 +1,127 @@
+"""DeepSeek-OCR: SAM, 4 x 4 downsampling by convolutions, then CLIP; the features of SAM and CLIP are concatenated.
+
+The overview image has the trained size. Tiles are smaller, so position tables are resized when the file is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from woolly.errors import ModelError
+from woolly.gguf import Tensor
+from woolly.multimodal.encoder.derived_tensors import f32_tensor
+from woolly.multimodal.encoder.params import TowerParams
+from woolly.multimodal.encoder.patch_layout import Grid, Int32, PatchLayout
+from woolly.multimodal.encoder.sam import EPS, Sam, around, read_sam, resized
+from woolly.multimodal.encoder.stage import StageBuilder
+from woolly.multimodal.encoder.vit import layer
+from woolly.plan import Tracer
+
+PROJECTORS = ("deepseekocr",)
+CONSTANTS = ("v.image_newline", "v.view_seperator")  # end of a line, end of the image
+
+_CLIP_EPS = 1e-5  # files contain SAM's value
+# Inputs of each convolution: squares of the previous output.
+_FILTERS = {"v.sam.neck.0": 1, "v.sam.neck.2": 3, "v.sam.net_2": 3, "v.sam.net_3": 3}
+
+
+def _sam(hp: TowerParams) -> Sam:
+    tile, patch = hp.settings.tile_size, hp.settings.patch_size
+    if hp.side % 4 or tile % (4 * patch) or not 0 < tile < hp.settings.image_size:
+        raise ModelError(
+            f"an encoder for images of {hp.settings.image_size} pixels and tiles of {tile} cannot form rows of 4 x 4"
+            f" patches of {patch} pixels"
+        )
+    return read_sam(hp, (tile // patch,))
+
+
+def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+    """Build SAM, three 3 x 3 convolutions, and CLIP."""
+    names = ("blk.", "patch_embd.", "pos_embd.", "ones.", "all.", "window.", "neck.0.", "neck.1.")
+    return (
+        StageBuilder(_places, tuple(f"v.sam.{name}" for name in names)),
+        StageBuilder(_neck, ("v.sam.neck.",)),
+        StageBuilder(lambda p, hp: _filter(p, "v.sam.net_2"), ("v.sam.net_2.",), patches=4),
+        StageBuilder(lambda p, hp: _filter(p, "v.sam.net_3"), ("v.sam.net_3.",), patches=16),
+        StageBuilder(_rows, ("",), patches=16),
+    )
+
+
+def _places(p: Tracer, hp: TowerParams) -> None:
+    x = _sam(hp).build(p, hp)
+    y = p.linear(x, "v.sam.neck.0", width=p.rows("v.sam.neck.0"))
+    p.output(p.output_rows(p.layer_norm(y, "v.sam.neck.1", eps=EPS)), "embeddings", "none")
+
+
+def _neck(p: Tracer, hp: TowerParams) -> None:
+    x = p.linear(p.input(width=p.columns_of("v.sam.neck.2")), "v.sam.neck.2", width=p.rows("v.sam.neck.2"))
+    p.output(p.output_rows(p.layer_norm(x, "v.sam.neck.3", eps=EPS)), "embeddings", "none")
+
+
+def _filter(p: Tracer, name: str) -> None:
+    p.output(p.output_rows(p.linear(p.input(width=p.columns_of(name)), name, width=p.rows(name))), "embeddings", "none")
+
+
+def _rows(p: Tracer, hp: TowerParams) -> None:
+    """Build CLIP on the output of SAM, and concatenate both."""
+    given, clip = p.input(width=hp.width), replace(hp, eps=_CLIP_EPS)
+    x = p.embedding_bag(p.embedding_bag(given, "v.class_embd", first=1), "v.position_embd")
+    x = p.layer_norm(x, "v.pre_ln", eps=_CLIP_EPS)
+    for i in range(hp.n_layers):
+        x = layer(p, x, clip, i, act="gelu_quick")
+    p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # read by CLIP's patch embedding, or used as prompt rows
+    y = p.concat(p.output_rows(x), p.output_rows(given))
+    p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
+
+
+def max_patches(hp: TowerParams) -> int:
+    """Return the number of patches of the overview, with window padding."""
+    return _sam(hp).padded(hp.side) ** 2
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """Split SAM's tensors, reshape convolutions to matrices, and resize CLIP's position table to both image sizes."""
+    sam = _sam(hp)
+    out = sam.remake(dict(hp.tensors))
+    n_before = sam.width
+    for one, side in _FILTERS.items():
+        name = f"{one}.weight"
+        if name not in hp.tensors or hp.tensors[name].shape[1:] != (n_before, side, side):
+            raise ModelError(f"tensor {name} is missing, or not a filter of {n_before} x {side} x {side}")
+        n_before = hp.tensors[name].shape[0]
+        array = hp.tensors[name].dequantize().reshape(hp.tensors[name].shape).transpose(0, 2, 3, 1)
+        out[name] = f32_tensor(name, array.reshape(len(array), -1))
+    if n_before != hp.width:
+        raise ModelError(f"the convolutions output {n_before} columns, but CLIP reads {hp.width}")
+    n = hp.side // 4
+    if "v.position_embd.weight" not in hp.tensors or hp.tensors["v.position_embd.weight"].shape != (n**2 + 1, hp.width):
+        raise ModelError(f"tensor v.position_embd.weight is missing, or not a table of 1 + {n} x {n} rows")
+    table = hp.tensors["v.position_embd.weight"].dequantize().astype(np.float64)
+    square = table[1:].reshape(n, n, hp.width)
+    tables = [table[:1], *(resized(square, side // 4).reshape(-1, hp.width) for side in sam.sides)]
+    out["v.position_embd.weight"] = f32_tensor("v.position_embd.weight", np.concatenate(tables))
+    return out
+
+
+def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
+    """Return the layouts: patches grouped by window, convolution inputs, and CLIP's rows after the class row."""
+    sam, side = _sam(hp), grid[1]
+    if grid != (1, side, side):
+        raise ValueError(f"the encoder reads square images, not {grid[1]} x {grid[2]} patches")
+    n_rows = (side // 4) ** 2
+    order = np.arange(-1, n_rows, dtype=np.int32)
+    first = 1 + sum((one // 4) ** 2 for one in sam.sides[: sam.sides.index(side)]) if side in sam.sides else 0
+    gather_rows = np.stack([np.where(order < 0, 0, order + first), np.where(order < 0, 0, -1)], axis=1).astype(np.int32)
+    clip = PatchLayout(
+        order,
+        np.arange(1, n_rows + 1, dtype=np.int32),
+        gather_rows=gather_rows,
+        gather_weights=np.ones(gather_rows.shape, np.float32),
+    )
+    return (sam.patch_layout(side), _all(around(side, 1)), _all(around(side, 2)), _all(around(side // 2, 2)), clip)
+
+
+def _all(order: Int32) -> PatchLayout:
+    return PatchLayout(order, np.arange(len(order), dtype=np.int32))

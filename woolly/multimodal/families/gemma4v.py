@@ -1,0 +1,107 @@
+"""Gemma 4: any image size, position tables for columns and rows, norms before and after blocks, 3 x 3 pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from woolly.gguf import Tensor
+from woolly.multimodal.encoder.derived_tensors import f32_tensor, select_rows
+from woolly.multimodal.encoder.params import TowerParams
+from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, merge_order, position_ids
+from woolly.plan import Handle, Rope, Tracer
+
+PROJECTORS = ("gemma4v",)
+
+_TABLE = "v.position_embd.weight"
+_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+_F32_MAX = float(np.finfo(np.float32).max)
+
+
+def build(p: Tracer, hp: TowerParams) -> None:
+    """Build the encoder. It maps pixels from 0..1 to -1..1; attention scores are not scaled."""
+    quarter = hp.head_dim // 4
+    rope = Rope(hp.head_dim, hp.head_dim, 100.0, "neox", sections=(quarter, quarter), spectrum="each")
+    x = p.linear(p.input(width=hp.patch) * 2.0 + p.vector("made.minus_one"), "v.patch_embd", width=hp.width)
+    x = p.embedding_bag(x, "v.position_embd", taps=2)
+    for i in range(hp.n_layers):
+        with p.scope(f"v.blk.{i}"):
+            h = p.rms_norm(x, "ln1", eps=hp.eps)
+            q, k, v = (clipped(p, h, f"v.blk.{i}.attn_{one}", hp.tensors) for one in "qkv")
+            q, k = (p.rope(p.rms_norm(one, f"attn_{n}_norm", eps=hp.eps), rope) for one, n in ((q, "q"), (k, "k")))
+            v = p.rms_norm(v, eps=hp.eps, group=hp.head_dim)
+            a = clipped(
+                p, p.attention(q, k, v, head_dim=hp.head_dim, scale=1.0, mask="all"), f"v.blk.{i}.attn_out", hp.tensors
+            )
+            x = x + p.rms_norm(a, "attn_post_norm", eps=hp.eps)
+            h = p.rms_norm(x, "ln2", eps=hp.eps)
+            gate, up = (clipped(p, h, f"v.blk.{i}.ffn_{one}", hp.tensors) for one in ("gate", "up"))
+            y = clipped(p, p.unary(gate, "gelu") * up, f"v.blk.{i}.ffn_down", hp.tensors)
+            x = x + p.rms_norm(y, "ffn_post_norm", eps=hp.eps)
+            x = p.mul_weight(x, "out_scale") if p.has("out_scale") else x
+    y = p.merge_patches(x, rows=hp.merge**2, kind="mean") * hp.width**0.5
+    if p.has("v.std_scale"):
+        y = (y + p.vector("made.std_bias")) * p.vector("v.std_scale")
+    p.skip("v.std_bias")
+    y = p.rms_norm(y, eps=hp.eps)
+    p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "embeddings", "none")
+
+
+def clipped(p: Tracer, x: Handle, name: str, tensors: Mapping[str, Tensor]) -> Handle:
+    """Build a matrix product with input and output clamped to limits from the file."""
+    low, high, least, most = (
+        float(tensors[f"{name}.{one}"].dequantize().reshape(-1)[0]) if f"{name}.{one}" in tensors else sign * _F32_MAX
+        for one, sign in zip(_BOUNDS, (-1, 1, -1, 1), strict=True)
+    )
+    rest = name.rpartition(".")[2]
+    p.skip(*(f"{rest}.{one}" for one in _BOUNDS))
+    if max(-low, high) < _F32_MAX:
+        x = p.clip(x, max(low, -_F32_MAX), min(high, _F32_MAX))
+    y = p.linear(x, rest, width=p.rows(rest))
+    return p.clip(y, max(least, -_F32_MAX), min(most, _F32_MAX)) if max(-least, most) < _F32_MAX else y
+
+
+def remake(hp: TowerParams) -> dict[str, Tensor]:
+    """Join both position tables, and reorder head columns so that the column's rope pairs come first in each half."""
+    table = hp.tensors[_TABLE]
+    out = {_TABLE: replace(table, shape=(table.n_elements // hp.width, hp.width))}
+    out["made.minus_one"] = f32_tensor("made.minus_one", np.full(hp.patch, -1.0))
+    if "v.std_bias" in hp.tensors:
+        out["made.std_bias"] = f32_tensor("made.std_bias", -hp.tensors["v.std_bias"].dequantize())
+    head = np.arange(hp.head_dim).reshape(2, 2, -1).swapaxes(0, 1).reshape(-1)
+    rows = (np.arange(hp.heads)[:, None] * hp.head_dim + head).reshape(-1)
+    for i in range(hp.n_layers):
+        for one in "qk":
+            for name, order in ((f"attn_{one}.weight", rows), (f"attn_{one}_norm.weight", head)):
+                full = f"v.blk.{i}.{name}"
+                if full in hp.tensors:
+                    out[full] = select_rows(hp.tensors[full], order)
+    return out
+
+
+def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
+    """Return the patches in the order of pooling blocks."""
+    order = merge_order(grid, hp.merge)
+    lines, columns = position_ids(grid, order)
+    n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
+    if max(grid[1:]) > n_places:
+        raise ValueError(
+            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {n_places} lines and columns"
+        )
+    gather_rows = np.stack([columns, n_places + lines], axis=1).astype(np.int32)
+    outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
+    gather_weights = np.ones(gather_rows.shape, np.float32)
+    return PatchLayout(
+        order,
+        outputs,
+        rope_positions=np.stack([columns, lines]),
+        gather_rows=gather_rows,
+        gather_weights=gather_weights,
+    )
+
+
+def max_patches(hp: TowerParams) -> int:
+    """Return the number of patches for the processor's maximum number of rows."""
+    return (hp.settings.max_pixels or 280 * (hp.merge * hp.settings.patch_size) ** 2) // hp.settings.patch_size**2
