@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from woolly.errors import StoreError
@@ -29,6 +27,7 @@ from woolly.store.names import (
     remote_name,
 )
 from woolly.store.presets import Preset
+from woolly.store.spelling import closest_names
 from woolly.store.urls import find_downloaded
 from woolly.store.wheel_models import find_wheel_model
 
@@ -138,28 +137,8 @@ def similar_models(text: str, cutoff: float = 0.8) -> list[str]:
     wanted = text.lower()
     known = _known(tags=":" in wanted)
     begun = [name for key, name in known.items() if len(wanted) >= 4 and key.startswith(wanted)]
-    near = [known[key] for key in _closest(wanted, known, cutoff)]
+    near = [known[key] for key in closest_names(wanted, known, cutoff)]
     return list(dict.fromkeys([*begun, *near]))[:3]
-
-
-def _closest(wanted: str, known: Iterable[str], cutoff: float) -> list[str]:
-    """Return the three closest names that differ by a few characters only."""
-    most = max(2, len(wanted) // 5)
-    return [
-        name
-        for name in difflib.get_close_matches(wanted, known, n=3, cutoff=cutoff)
-        if _edit_distance(wanted, name) <= most
-    ]
-
-
-def _edit_distance(one: str, other: str) -> int:
-    """Return the number of characters to insert, delete or replace to turn one string into the other."""
-    row = list(range(len(other) + 1))
-    for i, character in enumerate(one, 1):
-        before, row[0] = row[0], i
-        for j, wanted in enumerate(other, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (character != wanted))
-    return row[-1]
 
 
 def _known(tags: bool) -> dict[str, str]:
@@ -186,8 +165,8 @@ def _advice(text: str, path: Path) -> str:
     beside: dict[str, str] = {}
     with contextlib.suppress(OSError):
         beside = {p.stem.lower(): str(p) for p in [*path.parent.glob("*.gguf"), *path.parent.glob("ggml-*.bin")][:1000]}
-    near = [beside[key] for key in _closest(path.stem.lower(), beside, 0.6)]
-    near += [names[key] for key in _closest(text.lower().removesuffix(".gguf"), names, 0.6)]
+    near = [beside[key] for key in closest_names(path.stem.lower(), beside, 0.6)]
+    near += [names[key] for key in closest_names(text.lower().removesuffix(".gguf"), names, 0.6)]
     if near:
         return f"did you mean {' or '.join([*dict.fromkeys(near)][:3])}?"
     if is_whisper_file(path.name):

@@ -18,6 +18,7 @@ from woolly.serving.model_manager.model_info import ModelInfo, read_header, read
 from woolly.serving.observability.logs import log
 from woolly.store import find_preset, is_companion, pulled_names, quant_of, resolve
 from woolly.store.file_formats import find_files
+from woolly.store.spelling import normalize_name
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
 _MAX_LISTED = 10  # file names per log line
@@ -90,7 +91,6 @@ class ModelCatalog:
                 "model_not_found",
                 f"unknown model {name[:200]!r}; available: {known}",
                 param="model",
-                suggestion="use one of the available models",
             )
         return self._checked(key, paths[key])
 
@@ -220,11 +220,19 @@ class ModelCatalog:
         return wanted or affordable_ctx(info.n_ctx_train, info.token_bytes, info.size_bytes)
 
     def _key(self, name: str, paths: Mapping[str, Path]) -> str | None:
-        """Return the key of a name: an exact match, or else a name or alias that matches ignoring case."""
+        """Return the key of a name: an exact match, else a name or alias that differs only in case, else in separators.
+
+        The other spelling must fit one model only.
+        """
         if name in paths:
             return name
+        names = {key: (key, *self._names(path)) for key, path in paths.items()}
         wanted = name.lower()
-        return next((key for key, path in paths.items() if wanted in map(str.lower, (key, *self._names(path)))), None)
+        if (key := next((key for key, own in names.items() if wanted in map(str.lower, own)), None)) is not None:
+            return key
+        wanted = normalize_name(name)
+        meant = [key for key, own in names.items() if wanted in map(normalize_name, own)]
+        return meant[0] if len(meant) == 1 else None
 
 
 def _named(files: Sequence[Path]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class ModelManager:
         self._names = ServedNames(settings.folder, settings.names_file)
         self._names.check()
         self.dynamic_adapters = DynamicAdapters(settings, self._catalog, self._names, self._loaded, self.use)
-        self._resolver = ModelResolver(settings, self._catalog, self._names, self._loaded)
+        self.resolver = ModelResolver(settings, self._catalog, self._names, self._loaded)
         self.device_failures = DeviceFailures()
         self._keep_alive: dict[str, float] = {}  # seconds, for models with a keep-alive set by a client
         self._loading = asyncio.Lock()
@@ -98,29 +98,30 @@ class ModelManager:
 
     async def find_derived(self, name: str | None) -> Preset | None:
         """Return the preset of a derived model (/api/create), or None for other names."""
-        return await self._resolver.find_derived(name)
+        return await self.resolver.find_derived(name)
 
     async def has_any(self) -> bool:
         """Return True if a model is available."""
-        return self.main is not None or bool(await self._resolver.usable())
+        return self.main is not None or bool(await self.resolver.usable())
 
     async def get(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
         """Return a model by name; "loaded" and "current" select the last used model, None the default."""
-        return self._with_state(await self._resolver.find(name, capability))
+        return self._with_state(await self.resolver.find(name, capability))
 
     async def resolve(self, name: str | None, capability: Capability = "completion") -> ModelInfo:
-        """Return the model for a name. Unknown names select the main or only model unless --strict-models is set.
+        """Return the model for a name, which may be a short form of its name.
 
-        Clients have built-in model names, such as gpt-4 or claude-sonnet. The reply names the model that was used.
+        For names that clients have built in, such as gpt-4, and for any name if there is only one model, this is the
+        main or only model, unless --strict-models is set. The reply names the model that was used.
         """
-        return self._with_state(await self._resolver.resolve(name, capability))
+        return self._with_state(await self.resolver.resolve(name, capability))
 
     async def load(self, name: str, *, path: str | None = None, config: Mapping[str, Any] | None = None) -> ModelInfo:
         """Load a model if necessary. `path` is within the folder; `config` has settings of this model.
 
         A model that is loaded with other settings is reloaded. Invalid settings leave it unchanged.
         """
-        info = await self._resolver.find(name) if path is None else await asyncio.to_thread(self._catalog.by_path, path)
+        info = await self.resolver.find(name) if path is None else await asyncio.to_thread(self._catalog.by_path, path)
         if path is not None and name not in (info.name, *info.aliases):
             raise ApiError(400, "invalid_request", f"the file at path is the model {info.name!r}", param="path")
         settings = with_client_config(self._settings, config or {})
@@ -136,7 +137,7 @@ class ModelManager:
 
     async def unload(self, name: str) -> ModelInfo:
         """Unload a model when its requests have ended, at the latest after the grace period."""
-        info = await self._resolver.find(name)
+        info = await self.resolver.find(name)
         slot = self._loaded.get(info.name)
         if slot is not None and slot.task is not None and slot.state == "loading":
             with suppress(ApiError):
@@ -155,7 +156,7 @@ class ModelManager:
         """
         slot = self._loaded.get(name) if isinstance(name, str) else None
         if slot is None or slot.state != "ready" or not is_allowed(slot.info):
-            info = name if isinstance(name, ModelInfo) else await self._resolver.resolve(name)
+            info = name if isinstance(name, ModelInfo) else await self.resolver.resolve(name)
             self.device_failures.check(info.name)
             if not self._settings.models_autoload and info.name not in self._loaded:
                 raise ApiError(

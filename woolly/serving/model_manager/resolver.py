@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from woolly.errors import StoreError
 from woolly.serving.accounts.account import current_account, is_model_allowed
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.catalog import ModelCatalog
+from woolly.serving.model_manager.cloud_names import is_cloud_name
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.model_info import Capability, ModelInfo
 from woolly.serving.model_manager.served_names import ServedNames
-from woolly.serving.observability.logs import ignore
+from woolly.serving.observability.logs import ignore, log
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
+from woolly.store.spelling import closest_names, is_short_form, normalize_name
 
 NO_MODEL = "no model is installed; run `woolly pull smollm2`, or put a GGUF file into the models folder"
 
@@ -23,6 +26,8 @@ RESERVED = ("loaded", "current")  # the last used model, preferably with the req
 _RANKS = {"unloading": 0, "loading": 1, "ready": 2}
 
 _LATEST = ":latest"  # Ollama's default tag
+
+_MAX_WARNED = 1000  # replaced names that are logged
 
 
 def is_allowed(info: ModelInfo) -> bool:
@@ -56,6 +61,7 @@ class ModelResolver:
         self._known = names
         self._catalog = catalog
         self._loaded = loaded
+        self._warned: set[str] = set()  # replaced names that the log has
 
     async def find_derived(self, name: str | None) -> Preset | None:
         """Return the preset of a derived model (/api/create), or None for other names."""
@@ -106,7 +112,11 @@ class ModelResolver:
         try:
             return await asyncio.to_thread(self._catalog.find, name)
         except ApiError as error:
-            if error.code != "model_not_found" or not name.endswith(_LATEST):
+            if error.code != "model_not_found":
+                raise
+            if not name.endswith(_LATEST):
+                if error.suggestion is None:
+                    error.suggestion = await self._suggestion(name)
                 raise
         return await self.find(name.removesuffix(_LATEST))
 
@@ -144,8 +154,58 @@ class ModelResolver:
         try:
             return await self.find(name, capability)
         except ApiError as error:
-            served = None if self._settings.strict_models else await self._only(capability)
-            if error.code != "model_not_found" or name is None or served is None:
+            if error.code != "model_not_found" or name is None or self._settings.strict_models:
+                raise
+            if (whole := await self.long_form(name)) is not None:
+                return await self.find(whole, capability)
+            served = await self._substitute(capability) if await self.may_replace(name) else None
+            if served is None:
                 raise
             ignore(f"model ({name[:60]} is not here; {served.name} answers)")
+            if name not in self._warned and len(self._warned) < _MAX_WARNED:
+                self._warned.add(name)
+                log.warning("another model answers", extra={"requested": name[:200], "model": served.name})
             return served
+
+    async def may_replace(self, name: str) -> bool:
+        """Return True if another model answers for an unknown name: a name that clients have built in, or any name if
+        there is only one model."""
+        return name in RESERVED or is_cloud_name(name) or len(await self._names_here()) <= 1
+
+    async def long_form(self, name: str) -> str | None:
+        """Return the only model of which this name is a short form, or None."""
+        meant = await self._long_forms(name)
+        return meant[0] if len(meant) == 1 else None
+
+    async def _substitute(self, capability: Capability) -> ModelInfo | None:
+        """Return the main or only model, or the last used model if only that one is loaded and has the capability."""
+        served = await self._only(capability)
+        if served is None or served.name in self._loaded:
+            return served
+        current = self._current(capability)
+        is_usable = current is not None and self._loaded[current.name].state != "unloading"
+        return current if is_usable else served
+
+    async def _names_here(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the models and derived models that the account may use, each with all of its names."""
+        here = {info.name: _names(info) for info in await self.usable()}
+        with suppress(StoreError):  # an invalid presets file is reported when a model is used
+            for preset in await asyncio.to_thread(self._known.all):
+                if preset.base is not None and is_model_allowed((preset.name,)):
+                    here.setdefault(preset.name, (preset.name,))
+        return here
+
+    async def _long_forms(self, name: str) -> list[str]:
+        """Return the models of which this name is a short form."""
+        here = await self._names_here()
+        return [own for own, names in here.items() if any(is_short_form(name, one) for one in names)]
+
+    async def _suggestion(self, name: str) -> str:
+        """Return what to do about an unknown name: similar names, or the list of models."""
+        meant = await self._long_forms(name)
+        here = await self._names_here()
+        spelled = {normalize_name(one): own for own, names in here.items() for one in names}
+        near = [spelled[one] for one in closest_names(normalize_name(name), spelled, 0.6)]
+        if found := list(dict.fromkeys([*meant, *near]))[:3]:
+            return f"did you mean {' or '.join(found)}?"
+        return "use one of the available models"

@@ -17,7 +17,7 @@ def tagged(name: str) -> str:
 async def find_model(request: Request, name: str | None, can: Capability = "completion") -> ModelInfo:
     """Return the model of a name. Raises ApiError 404 for an unknown name, after which Ollama's clients pull the model.
 
-    Other dialects use the only model for unknown names, because their clients have built-in names.
+    Other dialects use a model for the names of clouds, because their clients have built-in names.
     """
     models: ModelManager = request.app.state.models
     if not name:
@@ -29,4 +29,4 @@ async def find_model(request: Request, name: str | None, can: Capability = "comp
             raise
         known = ", ".join(tagged(info.name) for info in await models.list()) or "none"
         message = f"model {name[:200]!r} not found, try pulling it first; available: {known}"
-        raise ApiError(404, "model_not_found", message, param="model") from None
+        raise ApiError(404, "model_not_found", message, param="model", suggestion=error.suggestion) from None

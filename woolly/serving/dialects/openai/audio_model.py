@@ -15,9 +15,9 @@ from woolly.serving.observability.logs import ignore
 async def find_audio_model(request: Request, name: str | None) -> tuple[str | None, bool]:
     """Return the name of the model that answers, and True if it is a speech-to-text model.
 
-    The name of an available model is returned unchanged. Without a name, or for a name that clients have built in, such
-    as whisper-1, the loaded model or --model is used if it supports audio, else a speech-to-text model, else another
-    audio model.
+    The name of an available model is returned unchanged, and a short form completed. Without a name, for a name that
+    clients have built in, such as whisper-1, or for any name if there is only one model, the loaded model or --model is
+    used if it supports audio, else a speech-to-text model, else another audio model.
     """
     models: ModelManager = request.app.state.models
     name = None if name in RESERVED else name
@@ -27,8 +27,12 @@ async def find_audio_model(request: Request, name: str | None) -> tuple[str | No
         except ApiError as error:
             if error.code != "model_not_found" or request.app.state.settings.strict_models:
                 return name, False
+        if (whole := await models.resolver.long_form(name)) is not None:
+            return whole, (await models.get(whole)).transcribes
+        if not await models.resolver.may_replace(name):
+            return name, False
     able = await _audio_models(request)
-    if name is not None and models.main is None:  # for an unknown name, speech-to-text models only
+    if name is not None and models.main is None:  # for a replaced name, speech-to-text models only
         able = [one for one in able if one.transcribes]
     if not able:
         return name, False
