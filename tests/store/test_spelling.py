@@ -2,7 +2,7 @@
 
 import pytest
 
-from woolly.store.spelling import closest_names, is_short_form, normalize_name
+from woolly.store.catalogue.spelling import closest_names, is_short_form, normalize_name
 
 FILE = "Qwen2.5-Coder-0.5B-Instruct-Q4_K_M.gguf"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from woolly.errors import StoreError
 from woolly.store import wheel_models
+from woolly.store.catalogue.spelling import closest_names
 from woolly.store.checksum import is_intact
 from woolly.store.derived import find_derived
 from woolly.store.file_formats import is_whisper_file
@@ -27,7 +28,6 @@ from woolly.store.names import (
     remote_name,
 )
 from woolly.store.presets import Preset
-from woolly.store.spelling import closest_names
 from woolly.store.urls import find_downloaded
 from woolly.store.wheel_models import find_wheel_model
 

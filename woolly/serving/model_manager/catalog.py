@@ -17,8 +17,8 @@ from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.model_info import ModelInfo, read_header, readable
 from woolly.serving.observability.logs import log
 from woolly.store import find_preset, is_companion, pulled_names, quant_of, resolve
+from woolly.store.catalogue.spelling import normalize_name
 from woolly.store.file_formats import find_files
-from woolly.store.spelling import normalize_name
 
 _LATER_SHARD = re.compile(r"-(?!00001)[0-9]{5}-of-[0-9]{5}$")
 _MAX_LISTED = 10  # file names per log line

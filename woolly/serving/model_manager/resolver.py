@@ -17,7 +17,7 @@ from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import ignore, log
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
-from woolly.store.spelling import closest_names, is_short_form, normalize_name
+from woolly.store.catalogue.spelling import closest_names, is_short_form, normalize_name
 
 NO_MODEL = "no model is installed; run `woolly pull smollm2`, or put a GGUF file into the models folder"
 

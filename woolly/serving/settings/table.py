@@ -73,9 +73,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
         "1; with --models-memory no limit but memory",
     )
     strict_models: bool = _setting(
-        False,
-        "--strict-models",
-        "Reject short forms of model names, and names such as gpt-4o, for which the main or only model answers.",
+        False, "--strict-models", "Reject short forms of model names, and names for which another model would answer."
     )
     keep_alive: float = _setting(
         0.0, "--keep-alive --sleep-idle-seconds", "Seconds after which an unused model is unloaded; 0: never."
