@@ -38,6 +38,7 @@ CASES = [
     ("<|channel|>final<|message|>a < b <|x|>", "", "a < b <|x|>", []),
     ("<|channel|>analysis<|message|>cut", "cut", "", []),
     (THOUGHT + "<|start|>assistant<|chan", "Hm <b>.", "", []),
+    ("<|channel|>commentary to=assistant" + THOUGHT + FINAL, "Hm <b>.", "Hello.", []),
     (CALL[:-16], "", "", [("clock", '{"zone"')]),
 ]
 
@@ -60,6 +61,11 @@ def parts(layout, pieces):
 def test_channels_are_separated_at_any_chunking(answer, reasoning, text, calls, layout):
     for pieces in ([answer], answer, *([answer[:at], answer[at:]] for at in range(len(answer)))):
         assert parts(layout, pieces) == (reasoning, text, calls)
+
+
+def test_reasoning_that_is_not_split_keeps_its_markers():
+    splitter = ChannelSplitter(is_split=False)
+    assert splitter.push(THOUGHT + FINAL).text + splitter.finish().text == THOUGHT + "Hello."
 
 
 def test_prompt_may_end_inside_reasoning():

@@ -68,7 +68,7 @@ def test_prompt_that_opens_reasoning_starts_in_reasoning(tokenizer):
     assert events[:2] == [Reasoning("Hm."), Text("Yes.")] and events[-1].reason == "stop"
     whole = ChatRequest(HI, reasoning=ReasoningOptions(is_split=False))
     parser = format_chat(whole, ChatTemplate(OPEN), tokenizer).parser()
-    assert parser.push("Hm.</think>Yes.") == [Text("Hm.</think>Yes.")]
+    assert parser.push("Hm.</think>Yes.") == [Text("<think>\nHm.</think>Yes.")]
 
 
 def test_tool_call_sets_the_finish_reason(tokenizer):

@@ -83,3 +83,15 @@ def test_impossible_continuation_is_rejected(tokenizer):
     for more in ({"schema": {"type": "object"}}, {"tools": ToolChoice.of([Tool("clock")], "required")}):
         with pytest.raises(RequestError, match="which would begin anew"):
             continued(STRIPPING, tokenizer, Message("assistant", "x"), **more)
+
+
+@pytest.mark.parametrize("opening", ["", "<think>\n"])
+def test_reasoning_that_the_template_drops_is_continued(tokenizer, opening):
+    source = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>OPENING{% endif %}"
+    )
+    layout = continued(source.replace("OPENING", opening), tokenizer, Message("assistant", "", reasoning="I am"))
+    assert layout.text == "<|user|>Hi<|end|><|assistant|><think>\nI am" and layout.is_reasoning
+    events = layout.parser().push("thinking</think>Yes.")
+    assert events == [Reasoning("thinking"), Text("Yes.")]

@@ -94,3 +94,64 @@ def test_answer_markers_may_exist_without_reasoning():
 
 def test_phi_3_has_no_reasoning():
     assert find_reasoning("<|user|>{{ content }}<|end|><|assistant|>") is None
+
+
+TAGS = ReasoningFormat(
+    "<|open|>think<|sep|>",
+    "<|close|>think<|sep|>",
+    answer="<|open|>reply<|sep|>",
+    answer_end="<|close|>reply<|sep|>",
+    turn_end="<|close|>turn<|sep|>",
+)
+END = TAGS.answer_end + TAGS.turn_end
+CHANNEL = ReasoningFormat("<|channel>thought", "<channel|>")
+
+
+def pieces_of(splitter, pieces):
+    splits = [*(splitter.push(piece) for piece in pieces), splitter.finish()]
+    return "".join(s.reasoning for s in splits), "".join(s.text for s in splits)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reasoning", "text"),
+    [
+        (f"Hm.{TAGS.end}{TAGS.answer}Yes.{END}", "Hm.", "Yes."),
+        (f"{TAGS.answer}Yes.{END}", "", "Yes."),
+        (f"Hm.{TAGS.answer}Yes.{TAGS.answer_end}", "Hm.", "Yes."),
+        (f"{TAGS.answer}{TAGS.turn_end}a{END} ", "", f"{TAGS.turn_end}a"),
+    ],
+)
+def test_headers_and_end_of_the_turn_are_no_text(answer, reasoning, text):
+    for pieces in ([answer], answer):
+        assert pieces_of(ReasoningSplitter(TAGS, is_open=True), pieces) == (reasoning, text)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reasoning", "text"),
+    [
+        ("<|channel>thought\nHm.<channel|>Yes.<channel|>", "Hm.", "Yes."),
+        ("<|channel>thought<channel|>Yes.<|channel>thought\nHm.<channel|>", "Hm.", "Yes."),
+        ("<|channel>thought\na<channel|>b<|channel>thought\nc<channel|>d", "a\n\nc", "bd"),
+        ("<|channel><|channel>thought\nHm.<channel|>Yes.<|chan", "Hm.", "Yes.<|chan"),
+    ],
+)
+def test_control_tokens_are_markers_anywhere(answer, reasoning, text):
+    for pieces in ([answer], answer):
+        splitter = ReasoningSplitter(CHANNEL, tokens=("<|channel>", "<channel|>"))
+        assert pieces_of(splitter, pieces) == (reasoning, text)
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_open", "answer", "text"),
+    [
+        (THINK, False, "<think>\nHm. </think>\n\nYes.", "<think>\nHm. </think>\n\nYes."),
+        (THINK, True, "Hm.</think>\nYes.", "<think>\nHm.</think>\nYes."),
+        (TAGS, True, f"Hm.{TAGS.end}{TAGS.answer}Yes.{END}", f"{TAGS.start}Hm.{TAGS.end}Yes."),
+        (TAGS, True, f"{TAGS.answer}Yes.{END}", "Yes."),
+    ],
+)
+def test_reasoning_that_is_not_split_keeps_its_markers(marks, is_open, answer, text):
+    shown = marks.start + ("\n" if marks is THINK else "")
+    for pieces in ([answer], answer):
+        splitter = ReasoningSplitter(marks, is_open=is_open, is_split=False, shown=shown)
+        assert pieces_of(splitter, pieces) == ("", text)

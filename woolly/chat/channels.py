@@ -10,6 +10,7 @@ from woolly.chat.reasoning import Split
 _HEADS = ("<|start|>", "<|channel|>", "to=")
 _BODY = "<|message|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
+_THOUGHT = "<|channel|>analysis<|message|>"
 _MAX_HEADER = 256
 
 
@@ -23,8 +24,14 @@ class ChannelSplitter:
 
     has_header = True  # each message has one
 
-    def __init__(self, *, is_open: bool = False) -> None:
-        """`is_open` is True if the prompt ends with the header of a reasoning message."""
+    is_inside = False  # calls are messages, and never within reasoning
+
+    def __init__(self, *, is_open: bool = False, is_split: bool = True) -> None:
+        """`is_open` is True if the prompt ends with the header of a reasoning message.
+
+        Without `is_split`, a reasoning message with its markers is text.
+        """
+        self._is_split = is_split
         self._kind: Literal["reasoning", "text", "call"] = "reasoning" if is_open else "text"
         self._state = self._inside if is_open else self._before
         self._buffer = ""  # a header, or text that may be the beginning of a marker
@@ -58,7 +65,8 @@ class ChannelSplitter:
         self._buffer += c
         if self._buffer.endswith(_BODY):
             header, self._buffer = self._buffer, ""
-            channel = re.search(r"<\|channel\|>\s*(\w+)", header)
+            # A header may begin twice; the last channel counts.
+            channel = ([None, *re.finditer(r"<\|channel\|>\s*(\w+)", header)])[-1]
             if function := re.search(r"to=functions\.([\w.-]+)", header):
                 self._open("call")
                 self._out["text"].append(f"<|channel|>commentary to=functions.{function[1]}{_BODY}")
@@ -70,7 +78,10 @@ class ChannelSplitter:
     def _open(self, kind: Literal["reasoning", "text", "call"]) -> None:
         """Begin a message. The buffered text is its beginning."""
         self._kind = kind
-        self._space = "\n\n" if kind in self._shown else ""
+        is_thought = kind == "reasoning" and not self._is_split
+        self._space = "\n\n" if kind in self._shown and not is_thought else ""
+        if is_thought:
+            self._out["text"].append(_THOUGHT)
         self._state = self._inside
         buffer, self._buffer = self._buffer, ""
         for character in buffer:
@@ -81,6 +92,8 @@ class ChannelSplitter:
         if self._buffer in _ENDS:
             if self._kind == "call":
                 self._out["text"].append("<|call|>")
+            elif self._kind == "reasoning" and not self._is_split:
+                self._out["text"].append("<|end|>")
             self._state = self._in_header if self._buffer == _HEADS[0] else self._before
             self._buffer = self._buffer if self._buffer == _HEADS[0] else ""
             return
@@ -90,7 +103,8 @@ class ChannelSplitter:
 
     def _show(self, text: str) -> None:
         if text:
-            self._out["reasoning" if self._kind == "reasoning" else "text"].append(self._space + text)
+            is_thought = self._kind == "reasoning" and self._is_split
+            self._out["reasoning" if is_thought else "text"].append(self._space + text)
             self._shown.add(self._kind)
             self._space = ""
 

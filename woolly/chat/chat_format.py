@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from woolly.chat.answer_parser import AnswerParser
+from woolly.chat.answer_parser import AnswerParser, ThoughtParser
 from woolly.chat.channels import ChannelSplitter
 from woolly.chat.continuation import Continuation
 from woolly.chat.escaping import escape_results, escape_tools
@@ -50,13 +50,15 @@ class ChatFormat:
     params: SamplingParams  # parameters of the request, with the grammar for tools or a schema
     choice: ToolChoice
     format: Format | None  # None: calls are text
-    marks: ReasoningFormat | None  # None: reasoning is text
+    marks: ReasoningFormat | None  # None: the model does not reason
     shown: frozenset[int]  # control tokens to include in the text
     is_reasoning: bool = False  # the answer begins within reasoning
     made_of: Literal["schema", "tools"] | None = None  # part of the request that determines the grammar
     reasoning_markers: ReasoningMarkers | None = None  # markers of reasoning at the start of an answer
     media: tuple[MediaPlaceholder, ...] = ()  # in order, with positions in the text
     header: str = ""  # start of an answer, for models without reasoning
+    is_split: bool = True  # False: reasoning and its markers stay in the text
+    tokens: tuple[str, ...] = ()  # control tokens of the reasoning markers, which never are text
     beginning: SystemPrefix | None = field(default=None, compare=False, repr=False)
 
     def shared_length(self) -> int:
@@ -65,14 +67,27 @@ class ChatFormat:
 
     def parser(self) -> AnswerParser:
         """Return a parser for one of the answers."""
-        parser = None
-        if self.format is not None:
-            parser = ToolParser(self.format, self.choice.callable, max_calls=None if self.choice.is_parallel else 1)
+        format, parser, thoughts = self.format, None, None
+        if format is not None:
+            n_calls = None if self.choice.is_parallel else 1
+            parser = ToolParser(format, self.choice.callable, max_calls=n_calls)
+            if self.marks is not None and self.is_split and not self.marks.has_channels and not self._is_constrained:
+                strict = replace(format, loose=())
+                thoughts = ThoughtParser(lambda: ToolParser(strict, self.choice.callable, in_reasoning=True))
         if self.marks is not None and self.marks.has_channels:
-            return AnswerParser(ChannelSplitter(is_open=self.is_reasoning), parser)
+            return AnswerParser(ChannelSplitter(is_open=self.is_reasoning, is_split=self.is_split), parser)
         marks = ReasoningFormat("", "", answer=self.header) if self.header else self.marks
-        opened = "" if self.format is None else self.format.opened
-        return AnswerParser(ReasoningSplitter(marks, is_open=self.is_reasoning), parser, opened)
+        shown = self.text[self.text.rfind(marks.start) :] if marks is not None and self.is_reasoning else ""
+        splitter = ReasoningSplitter(
+            marks, is_open=self.is_reasoning, is_split=self.is_split, shown=shown, tokens=self.tokens
+        )
+        opened = "" if format is None else format.opened
+        return AnswerParser(splitter, parser, opened, thoughts)
+
+    @property
+    def _is_constrained(self) -> bool:
+        """True if a grammar determines where calls begin."""
+        return self.made_of is not None
 
 
 def format_chat(
@@ -105,20 +120,24 @@ def format_chat(
         params = replace(params, stop=stops, **structure)
     shown_marks = [] if format is None else markers_of(format)
     is_split = request.reasoning.is_split is not False
-    if is_split and marks is not None:
+    tokens: tuple[str, ...] = ()
+    if marks is not None:
+        tokens = tuple(mark for mark in marks.tokens if mark not in shown_marks and marker_ids(tokenizer, [mark]))
         shown_marks += marks.tokens
     return ChatFormat(
         text,
         params,
         choice,
         format,
-        marks if is_split else None,
+        marks,
         marker_ids(tokenizer, shown_marks),
         is_reasoning,
         None if not structure else "schema" if format is None else "tools",
         None if marks is None else _reasoning_markers(marks, tokenizer, is_open=is_reasoning, may_call=is_calling),
         find_placeholders(text, items, modalities) if items and modalities is not None else (),
         known.header,
+        is_split,
+        tokens,
         SystemPrefix(request, lambda asked: _render(asked, template, tokenizer, known)[0]),
     )
 
@@ -182,7 +201,12 @@ def _render(
     if request.continue_final:
         continuation = Continuation.of(messages, marks)
         plain = [known.to_template(message) for message in continuation.messages]
-        return continuation.cut(template.render(plain, add_generation_prompt=False, **given)), continuation.is_reasoning
+        shown_turns = template.render(plain, add_generation_prompt=False, **given)
+        if marks is not None and continuation.is_reasoning and not continuation.is_in(shown_turns):
+            # The template drops reasoning of past answers.
+            begun = template.render(plain[:-1], add_generation_prompt=True, **given)
+            return continuation.begin(begun, marks), True
+        return continuation.cut(shown_turns), continuation.is_reasoning
     text = template.render(
         [known.to_template(message) for message in messages], add_generation_prompt=begins_answer, **given
     )

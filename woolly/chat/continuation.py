@@ -49,6 +49,16 @@ class Continuation:
         marked = replace(last, content=mark, reasoning=reasoning)
         return cls((*messages[:-1], marked), mark, text, False)
 
+    def is_in(self, rendered: str) -> bool:
+        """Return True if the template renders the text to continue."""
+        return self.mark in rendered
+
+    def begin(self, prompt: str, marks: ReasoningFormat) -> str:
+        """Return a prompt for an answer, followed by the start marker and the reasoning to continue."""
+        if marks.is_open(prompt):
+            return prompt + self.text
+        return f"{prompt}{marks.start}\n{self.text}"
+
     def cut(self, rendered: str) -> str:
         """Return the prompt up to the end of the text."""
         before, mark, _ = rendered.rpartition(self.mark)

@@ -107,9 +107,11 @@ def _with_answer(marks: ReasoningFormat, said: str, probe: TemplateProbe) -> Rea
             marks = replace(marks, answer=lead)
     starts, ends = marks_in(marks.answer), marks_in(said[at + len(TEXT) :])
     if starts and len(ends) >= len(starts):
-        end = said[at + len(TEXT) :][: ends[len(starts) - 1].end()].strip()
+        after, n = said[at + len(TEXT) :], ends[len(starts) - 1].end()
+        end = after[:n].strip()
         if _words(marks.answer) & _words(end):
-            return replace(marks, answer_end=end)
+            last = marks_in(after)[-1].start()  # the engine stops at this token
+            return replace(marks, answer_end=end, turn_end=after[n:last].strip())
     return marks
 
 

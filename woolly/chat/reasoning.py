@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 # Maximum reasoning tokens per requested effort, for models whose templates do not support an effort.
@@ -21,6 +22,7 @@ class ReasoningFormat:
     again: str = ""  # string between reasoning and answer
     answer: str = ""  # string before a text answer, and optional string after it
     answer_end: str = ""
+    turn_end: str = ""  # string of several control tokens after an answer, which ends the turn
     has_channels: bool = False  # an answer has several messages, which ChannelSplitter splits
 
     @property
@@ -80,25 +82,49 @@ class Split:
 class ReasoningSplitter:
     """Splits an answer character by character, so the result does not depend on how the text is divided into chunks.
 
-    Only the start of an answer can be reasoning. Whitespace around reasoning is dropped. Without markers, everything is
-    text.
+    Only the start of an answer can be reasoning, unless the markers are control tokens, which no text contains.
+    Whitespace around reasoning is dropped. Without markers, everything is text.
     """
 
-    def __init__(self, marks: ReasoningFormat | None, *, is_open: bool = False) -> None:
-        """`is_open` is True if the prompt ends with the start marker."""
+    def __init__(
+        self,
+        marks: ReasoningFormat | None,
+        *,
+        is_open: bool = False,
+        is_split: bool = True,
+        shown: str = "",
+        tokens: Iterable[str] = (),
+    ) -> None:
+        """`is_open` is True if the prompt ends with the start marker.
+
+        Without `is_split`, reasoning and its markers stay in the text, which then begins with `shown`, the part of the
+        prompt from the start marker. `tokens` are control tokens of the markers, which are dropped elsewhere.
+        """
         self._marks = marks
-        self._state = self._pass if marks is None else self._inside if is_open else self._before
+        self._state: Callable[[str], None] = self._pass if marks is None else self._before
+        if marks is not None and is_open:
+            self._state = self._inside
+        self._is_split = is_split
+        self._shown = shown if is_open and not is_split else ""
+        self._tokens = tuple(tokens) if is_split else ()
         self._buffer = ""  # whitespace, or possible beginning of a marker
         self._space = ""  # whitespace within reasoning; dropped at its end
         self._begun = False  # True if reasoning was returned
+        self._gap = ""  # before the next reasoning
         self.has_header = False  # True if the text began with the answer marker
         self._reasoning: list[str] = []
         self._text: list[str] = []
 
+    @property
+    def is_inside(self) -> bool:
+        """True if the next character may be reasoning."""
+        return self._state == self._inside
+
     def push(self, text: str) -> Split:
         """Return the parts that the next chunk of the answer completes."""
         if self._state == self._pass:
-            return Split(text=text)
+            self._text.append(text)
+            return self._take()
         for number, character in enumerate(text):
             if self._state == self._pass:
                 self._text.append(text[number:])
@@ -112,10 +138,18 @@ class ReasoningSplitter:
             self._text.append(self._buffer)
         elif self._state == self._inside:
             self._think(self._buffer)
-        elif self._state == self._after or (self._marks and self._buffer.rstrip() != self._marks.answer_end):
+        elif self._state == self._after or self._buffer.rstrip() not in self._ends:
             self._text.append(self._buffer)
         self._buffer = ""
         return self._take()
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """Strings that are dropped at the end of an answer."""
+        if self._marks is None:
+            return ()
+        end, turn = self._marks.answer_end, self._marks.turn_end
+        return tuple(text for text in dict.fromkeys((end, turn, end + turn)) if text)
 
     def _pass(self, c: str) -> None:
         self._text.append(c)
@@ -127,13 +161,17 @@ class ReasoningSplitter:
         # An end marker without a start marker, as written by MiniMax M3, means that there is no reasoning.
         known = (self._marks.start, self._marks.answer, self._marks.end)
         if begun and begun in known:
+            if begun != self._marks.answer:
+                self._keep(self._buffer)
             self._buffer = ""
             self._state = self._inside if begun == self._marks.start else self._after
             self.has_header = begun == self._marks.answer
         elif not any(mark.startswith(begun) for mark in known):
-            self._text.append(self._buffer)
-            self._buffer = ""
-            self._state = self._pass
+            stray = next((token for token in self._tokens if begun.startswith(token)), None)
+            rest, self._buffer = self._buffer if stray is None else begun.removeprefix(stray), ""
+            self._state = self._before if stray is not None else self._behind
+            for character in rest:
+                self._state(character)
 
     def _inside(self, c: str) -> None:
         assert self._marks is not None
@@ -141,19 +179,34 @@ class ReasoningSplitter:
         self._buffer += c
         if self._buffer == end:
             self._buffer = ""
+            self._keep(end)
             self._state = self._after
             return
-        while self._buffer and not end.startswith(self._buffer):
+        # A header of control tokens, as of Kimi K3, also ends reasoning.
+        header = self._marks.answer if self._marks.answer.startswith("<|") else end
+        if self._buffer == header:
+            self._buffer, self._space, self.has_header = "", "", True
+            self._state = self._behind
+            return
+        while self._buffer and not (end.startswith(self._buffer) or header.startswith(self._buffer)):
             self._think(self._buffer[0])
             self._buffer = self._buffer[1:]
 
+    def _keep(self, text: str) -> None:
+        """Return a marker as text, if reasoning is not split from the text."""
+        if not self._is_split:
+            self._text += [self._shown, text]
+            self._shown = ""
+
     def _think(self, text: str) -> None:
+        if not self._is_split:
+            self._keep(text)
+            return
         for c in text:
             if c in _SPACE:
                 self._space += c
                 continue
-            if self._begun:
-                self._reasoning.append(self._space)
+            self._reasoning.append(self._space if self._begun else self._gap)
             self._space = ""
             self._reasoning.append(c)
             self._begun = True
@@ -161,6 +214,7 @@ class ReasoningSplitter:
     def _after(self, c: str) -> None:
         assert self._marks is not None
         if not self._buffer and c in _SPACE:
+            self._keep(c)
             return
         self._buffer += c
         answer = self._marks.answer
@@ -169,18 +223,37 @@ class ReasoningSplitter:
             self.has_header = True
         elif not answer.startswith(self._buffer):
             buffer, self._buffer = self._buffer, ""
-            self._state = self._answering if self._marks.answer_end else self._pass
+            self._state = self._behind
             for character in buffer:
                 self._state(character)
 
+    @property
+    def _behind(self) -> Callable[[str], None]:
+        """State after reasoning and header."""
+        return self._answering if self._ends or self._tokens else self._pass
+
     def _answering(self, c: str) -> None:
-        """Buffer text that may be the end marker of the answer, and whitespace after it."""
+        """Buffer text that may be an end marker of the answer with whitespace after it, or another marker."""
         assert self._marks is not None
-        end = self._marks.answer_end
+        start = self._marks.start
+        marks = (start, *self._tokens) if self._tokens else ()
         self._buffer += c
-        while self._buffer and not (end.startswith(self._buffer) or self._buffer.rstrip() == end):
-            self._text.append(self._buffer[0])
-            self._buffer = self._buffer[1:]
+        while self._buffer:
+            if any(end.startswith(self._buffer) or self._buffer.rstrip() == end for end in self._ends):
+                return
+            if any(len(mark) > len(self._buffer) and mark.startswith(self._buffer) for mark in marks):
+                return
+            mark = max((mark for mark in marks if self._buffer.startswith(mark)), key=len, default="")
+            if mark == start and mark:
+                rest, self._buffer = self._buffer[len(mark) :], ""
+                self._gap, self._space, self._begun = "\n\n" if self._begun else self._gap, "", False
+                self._state = self._inside
+                for character in rest:
+                    self._state(character)
+                return
+            if not mark:
+                self._text.append(self._buffer[0])
+            self._buffer = self._buffer[len(mark) or 1 :]
 
     def _take(self) -> Split:
         split = Split("".join(self._reasoning), "".join(self._text))

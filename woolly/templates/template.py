@@ -76,7 +76,12 @@ class ChatTemplate:
         self._compiled: CompiledTemplate = CompiledTemplate(self.source)
         self._for_tools: ChatTemplate | None = None
         self._taken: dict[tuple[str, ...], bool] = {}
-        takes_text = _PROBE in self._probe([{"role": "user", "content": _PROBE}])
+        self._no_tools: list[Any] | None = None
+        question = [{"role": "user", "content": _PROBE}]
+        takes_text = _PROBE in self._probe(question)
+        if not takes_text and self.reads("tools") and _PROBE in self._probe(question, []):
+            self._no_tools = []  # the template iterates over the tools without checking for None
+            takes_text = True
         shown = self._probe([{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
         # A template that prints the list as such does not support parts.
         self._takes_parts = _PROBE in shown and "'type'" not in shown and '"type"' not in shown
@@ -161,7 +166,7 @@ class ChatTemplate:
                 self._fit(intake.copy(message, f"message {number}"), number)
                 for number, message in enumerate(messages, 1)
             ],
-            "tools": intake.copy(tools, "tools"),
+            "tools": self._no_tools if tools is None else intake.copy(tools, "tools"),
             "documents": intake.copy(documents, "documents"),
             "add_generation_prompt": bool(add_generation_prompt),
         }
@@ -218,7 +223,7 @@ class ChatTemplate:
             **_defaults(),
             **self._functions(tools),
             "messages": messages,
-            "tools": tools,
+            "tools": self._no_tools if tools is None else tools,
             "documents": None,
             "add_generation_prompt": begins_answer,
         }

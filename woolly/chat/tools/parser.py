@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from woolly.chat.tools.format import Format
     from woolly.chat.tools.tool import Tool
 
+TOKEN_START = re.compile(r"<[|｜]|\[[A-Z]|\]<\]")  # beginning of markers that are control tokens
 _SPACE = frozenset(" \t\r\n")
 _LETTERS = string.ascii_letters + string.digits
 
@@ -44,9 +46,16 @@ class ToolParser:
         tools: Iterable[Tool],
         *,
         max_calls: int | None = None,
+        in_reasoning: bool = False,
         make_id: Callable[[int | None], str] = make_call_id,
     ) -> None:
-        """`tools` are the tools of the request. After `max_calls` calls, the rest of the answer is dropped."""
+        """`tools` are the tools of the request. After `max_calls` calls, the rest of the answer is dropped.
+
+        With `in_reasoning`, a call begins with a marker that is a control token or begins a line, and has the name of a
+        tool of the request, because reasoning may describe calls.
+        """
+        self._in_reasoning = in_reasoning
+        self._needs_lead = False
         self._format = format
         self._schemas = {tool.name: tool.schema for tool in tools}
         self._max_calls = max_calls
@@ -54,7 +63,7 @@ class ToolParser:
         self._closers = dict(format.marks + format.loose)
         self._loose = frozenset(["", *(mark for mark, _ in format.loose)])
         # Strings that are dropped before a call.
-        heads = [format.lead.replace("{name}", name) for name in self._schemas] if format.lead else []
+        self._leads = heads = [format.lead.replace("{name}", name) for name in self._schemas] if format.lead else []
         self._heads = frozenset(
             head for head in (format.section[0], format.text_end, format.between.strip(), *heads) if head
         )
@@ -65,7 +74,8 @@ class ToolParser:
         self._state = self._in_text
         self._space = ""  # buffered whitespace; dropped if a call follows
         self._buffer = ""  # may be the beginning of a marker
-        self._seen_text = self._is_after_call = self._is_over = False
+        self._seen_text = in_reasoning
+        self._is_after_call = self._is_over = self._has_shown = False
         self.n_calls = 0
 
         # State of the current part between markers, or object without markers.
@@ -75,6 +85,10 @@ class ToolParser:
         self._in_array = False
         self._n_before = 0
         self._scanner: Scanner | None = None
+
+    def expect_header(self) -> None:
+        """Read a call after text only behind the header of a message to the tool, if the format has such headers."""
+        self._needs_lead = bool(self._leads)
 
     def push(self, text: str) -> list[Event]:
         """Return the events that the next chunk of the answer completes."""
@@ -96,6 +110,11 @@ class ToolParser:
         self._is_over = True
         return self._take()
 
+    @property
+    def is_in_call(self) -> bool:
+        """True between the first and the last character of a call's arguments."""
+        return self._state == self._in_call and self._scanner is not None and self._scanner.name is not None
+
     # Text, in which a call may begin.
 
     def _in_text(self, c: str) -> None:
@@ -107,6 +126,8 @@ class ToolParser:
             # Use the longest marker: ```json instead of ```.
             mark = max((mark for mark in self._closers if self._buffer.startswith(mark)), key=len, default="")
             is_bare = not mark and self._buffer[0] in "{[" and not self._seen_text and not self.n_calls
+            if mark and mark not in self._heads and not self._may_open(mark):
+                mark = ""
             if mark in self._heads:
                 self._space += mark  # dropped with the whitespace if a call follows
                 self._buffer = self._buffer[len(mark) :]
@@ -123,6 +144,14 @@ class ToolParser:
     def _may_grow(self, buffer: str) -> bool:
         return any(len(mark) > len(buffer) and mark.startswith(buffer) for mark in self._closers)
 
+    def _may_open(self, mark: str) -> bool:
+        """Return True if a marker may begin a call at this place."""
+        if self._needs_lead:
+            return any(lead in self._space for lead in self._leads)
+        if not self._in_reasoning:
+            return True
+        return not self._has_shown or "\n" in self._space or TOKEN_START.match(mark) is not None
+
     def _show(self, text: str) -> None:
         for c in text:
             if c in _SPACE:
@@ -132,7 +161,7 @@ class ToolParser:
                 self._out.append(self._space)
             self._space = ""
             self._out.append(c)
-            self._seen_text = True
+            self._seen_text = self._has_shown = True
             self._is_after_call = False
 
     def _open(self, mark: str) -> None:
@@ -190,7 +219,8 @@ class ToolParser:
 
     def _accepts(self) -> Callable[[str], bool]:
         """Return a predicate for tool names. Without a marker, only tools of the request are accepted."""
-        return self._schemas.__contains__ if self._mark in self._loose else bool
+        is_strict = self._mark in self._loose or self._in_reasoning
+        return self._schemas.__contains__ if is_strict else bool
 
     def _begin_object(self, c: str) -> None:
         if self._format.is_keyed:
@@ -208,7 +238,9 @@ class ToolParser:
         assert scanner is not None
         was_known = scanner.name is not None
         status = scanner.push(c)
-        if scanner.name is not None:
+        if scanner.name is not None and not was_known and self._in_reasoning and scanner.name not in self._schemas:
+            status = Status.FAILED
+        elif scanner.name is not None:
             if not was_known:
                 self._start_call(scanner.name, scanner.id)
             self._add_arguments(scanner.take())
