@@ -38,6 +38,14 @@ class WoollyError(Exception):
         super().__init__(message)
         self.code = code
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the lines of the user's code and the message, without Woolly's own lines."""
+        import traceback  # takes 5 ms, and is rarely needed
+
+        own, frames = __file__.removesuffix("errors.py"), traceback.extract_tb(self.__traceback__)
+        outside = [one for one in frames if not one.filename.startswith(own) and "/IPython/" not in one.filename]
+        return [*traceback.format_list(outside), f"{type(self).__name__}: {self}"]
+
     def advised(self, names: Mapping[str, str]) -> str:
         """Return the message with suggested arguments (backend='cpu') in the caller's syntax (--backend cpu)."""
 
@@ -117,6 +125,13 @@ class KeywordError(RequestError, TypeError):
 
 class CallbackError(WoollyError):
     """User callback that raised an exception or returned an invalid value."""
+
+    def _render_traceback_(self) -> list[str]:
+        import traceback
+
+        cause = self.__cause__
+        first = [] if cause is None else traceback.format_exception(cause)
+        return [*first, *super()._render_traceback_()]
 
 
 class StageError(WoollyError):

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from woolly import multimodal
 from woolly.chat import (
     AudioPart,
@@ -31,10 +33,25 @@ _NOT_VARIABLES = ("messages", "tools", "documents")  # separate arguments
 
 
 def is_list_of_prompts(prompt: object) -> bool:
-    """True for several prompts: a list that begins with a string or a list of ids, or an empty list."""
+    """True for several prompts: a list that begins with a string, a list or an array of ids, or an empty list."""
     if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, Sequence):
         return False
-    return isinstance(prompt[0], Sequence) if prompt else isinstance(prompt, list)
+    return isinstance(prompt[0], (Sequence, np.ndarray)) if prompt else isinstance(prompt, list)
+
+
+def read_ids(prompt: Any) -> Sequence[int]:
+    """Return the token ids of a prompt, which may be a NumPy array; raise RequestError for anything else."""
+    if isinstance(prompt, np.ndarray):
+        if prompt.ndim == 1 and np.issubdtype(prompt.dtype, np.integer):
+            ids: list[int] = prompt.tolist()
+            return ids
+        raise RequestError(
+            f"the prompt is an array of {prompt.dtype} with shape {prompt.shape}; expected whole numbers in one"
+            " dimension, or a list of such arrays"
+        )
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
+        raise RequestError(f"the prompt is of type {type(prompt).__name__}; expected text or a list of token ids")
+    return prompt
 
 
 def is_list_of_chats(messages: object) -> bool:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from woolly.chat import ChatFormat, Modalities, format_chat
 from woolly.chat.compaction import compaction_request, max_summary_tokens, without_oldest
 from woolly.chat.media import cannot_take
@@ -23,6 +26,7 @@ from woolly.llm.prompts import (
     is_list_of_prompts,
     params_of_each,
     read_chat,
+    read_ids,
     split_options,
 )
 from woolly.runtime import PAGE_SIZE
@@ -35,8 +39,9 @@ if TYPE_CHECKING:
     from woolly.templates import ChatTemplate
     from woolly.tokens import Tokenizer
 
-Prompt = str | Sequence[int]
-Prompts = list[str] | list[list[int]] | tuple[str, ...] | tuple[list[int], ...]
+Ids = npt.NDArray[np.integer[Any]]
+Prompt = str | Sequence[int] | Ids
+Prompts = list[str] | list[list[int]] | list[Ids] | tuple[str, ...] | tuple[list[int], ...]
 Params = SamplingParams | Sequence[SamplingParams]
 
 _INNER = [field.name for field in fields(RequestOptions)]
@@ -222,9 +227,7 @@ class RequestMixin:
     def _ids(self, prompt: Any) -> Sequence[int]:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=True, parse_special=True)
-        if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
-            raise RequestError(f"the prompt is of type {type(prompt).__name__}; expected text or a list of token ids")
-        return prompt
+        return read_ids(prompt)
 
     def tokenize_chat(self, text: str) -> list[int]:
         """Return the token ids of a rendered prompt. Adds BOS unless the template did, and never adds EOS."""

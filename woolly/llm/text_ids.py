@@ -62,6 +62,8 @@ class BatchTokenizer:
         tokenizer = self._tokenizer
         if isinstance(text, str):
             return TextIds(self._encoded(text, tokenizer.encode), n_tail=tokenizer.n_end)
+        if isinstance(text, np.ndarray) and text.ndim == 1:
+            text = text.tolist()
         if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
             raise RequestError(f"the type is {type(text).__name__}; expected text or a list of token ids")
         for token in text:

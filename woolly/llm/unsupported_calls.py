@@ -23,6 +23,10 @@ PEER_CALLS = {
 class UnsupportedCallsMixin:
     """Raises errors that name the corresponding method for methods of other libraries."""
 
+    def __reduce__(self) -> NoReturn:
+        """Raise RequestError, because a copy would share the engine and its threads."""
+        raise RequestError("an LLM cannot be pickled or copied; open the file again in each process that needs it")
+
     if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __call__(self, *_: Any, **__: Any) -> NoReturn:

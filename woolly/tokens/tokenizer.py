@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +52,7 @@ class Tokenizer:
         self._types = vocabulary.types.tolist()
         self._bytes: list[bytes | None] = [None] * len(self._texts)
         self._splitter = make_splitter(vocabulary)
+        self._path: str | None = None
         self.adds_space_prefix: bool = False
         self._encoder: _Encoder = self._make_encoder(vocabulary, pre)
         self._read_ends(vocabulary, pre)
@@ -58,11 +60,19 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.model!r}, pre={self.pre!r}, {self.n_vocab} tokens)"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path of the file, which is read again."""
+        if self._path is None:
+            raise TokenizerError("only a tokenizer of Tokenizer.from_gguf(path) can be pickled; create it that way")
+        return Tokenizer.from_gguf, (self._path,)
+
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """Read the vocabulary of a GGUF file, without its tensors."""
         with open_gguf(path) as file:
-            return cls.from_metadata(file.metadata)
+            tokenizer = cls.from_metadata(file.metadata)
+        tokenizer._path = str(Path(path).resolve())
+        return tokenizer
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
