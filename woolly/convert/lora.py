@@ -13,20 +13,18 @@ from numpy.typing import NDArray
 
 from woolly import _native
 from woolly.convert.conversion_plan import family_of
-from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.json_files import read_json
-from woolly.convert.safetensors import StoredTensor, read_safetensors
+from woolly.convert.peft import LoraPair, read_peft
 from woolly.convert.source import Computed, Plain
+from woolly.convert.tensor_ops import TRANSPOSED
 from woolly.convert.tensors import Fragment, map_tensors
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import GGUFFile, GGUFWriter, Tensor, text_of
 from woolly.gguf.values import ValueType
 from woolly.quant import GGMLType
 
-_HALF = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(A|B)(?:\.default)?\.weight")
 _EXPERT = re.compile(r"\.experts\.(\d{1,4})\.")
 Halves = tuple[NDArray[np.float32], NDArray[np.float32]]
-_REJECTED = ("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora")
 
 
 def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = False) -> int:
@@ -34,20 +32,9 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
 
     With `dry_run`, check everything but write nothing.
     """
-    path = folder / "adapter_config.json"
-    settings = Hyperparameters(read_json(path, of="PEFT adapter"), str(path))
-    if settings.text("peft_type", "LORA").upper() != "LORA":
-        raise UnsupportedError(f"{settings.where}: peft_type is {settings.text('peft_type')!r:.40}; expected LORA")
-    for name in _REJECTED:
-        settings.reject(name, unless=(None, False, [], {}))
-    if settings.text("bias", "none") != "none":
-        raise UnsupportedError(f"{settings.where}: the adapter has biases, which GGUF adapters do not support")
+    adapter = read_peft(folder, base)
     family, config = family_of(read_json(base / "config.json"), base)
     keys = family.all_keys(config)
-    pairs = _pairs(folder)
-    rank, alpha = settings.positive("r"), settings.number("lora_alpha")
-    if settings.flag("use_rslora"):
-        alpha *= math.sqrt(rank)  # readers divide by the rank, but rsLoRA divides by its square root
     writer = GGUFWriter(target)
     for key, value in {
         "general.architecture": family.name_for(config),
@@ -56,21 +43,25 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
         "adapter.type": "lora",
     }.items():
         writer.add(key, value)
-    writer.add("adapter.lora.alpha", alpha, ValueType.FLOAT32)
+    writer.add("adapter.lora.alpha", adapter.alpha, ValueType.FLOAT32)
     experts: dict[str, dict[int, Halves]] = {}
-    for stem, (a, b) in pairs.items():
+    for stem, pair in adapter.pairs.items():
         # Convert a dummy matrix with the product's shape to find the name and changes of the weight. Experts use the
         # dummy of the first expert.
-        shape, number = (b.shape[0], a.shape[1]), _EXPERT.search(stem)
+        shape, number = (pair.b.shape[0], pair.a.shape[1]), _EXPERT.search(stem)
         first = stem if number is None else f"{stem[: number.start(1)]}0{stem[number.end(1) :]}"
         whole = Computed(f"{first}.weight", shape, GGMLType.F32, lambda: np.empty(0, np.float32))
-        for one in map_tensors([whole], family, config, keys).targets:
+        targets = map_tensors([whole], family, config, keys).targets
+        if not targets:
+            raise UnsupportedError(
+                f"{folder}: the adapter changes {stem!r:.90}, which has no tensor of its own in a GGUF file of this"
+                " model; train the adapter without this layer"
+            )
+        for one in targets:
             piece = one.pieces[0]
-            if any(op.floats or not op.rows for op in piece.ops) or one.stacked != (number is not None):
-                raise UnsupportedError(
-                    f"{folder}: the adapter changes {stem!r:.90}, whose columns have a different order in GGUF"
-                )
-            halves = Plain(a).floats(), Fragment(Plain(b), piece.ops).array(True)
+            if one.stacked != (number is not None):
+                raise UnsupportedError(f"{folder}: the adapter changes {stem!r:.90}, which GGUF stacks with others")
+            halves = _halves(pair, piece, f"{folder}: the adapter changes {stem!r:.90}")
             if number is None:
                 _add(writer, one.name, halves)
             else:
@@ -79,7 +70,18 @@ def convert_lora(folder: Path, base: Path, target: Path, *, dry_run: bool = Fals
         _add(writer, name, _stacked(found, int(keys["expert_count"]), folder))
     if not dry_run:
         writer.write()
-    return len(pairs)
+    return len(adapter.pairs)
+
+
+def _halves(pair: LoraPair, piece: Fragment, where: str) -> Halves:
+    """Return both factors with the changes of their matrix: those of its rows change B, those of its columns A."""
+    # PEFT's factors have the layout of a linear layer, also for layers that store the transposed matrix.
+    ops = piece.ops[1:] if piece.ops[:1] == (TRANSPOSED,) else piece.ops
+    if any(op.floats or not (op.rows or op.columns) for op in ops):
+        raise UnsupportedError(f"{where}, which GGUF stores in another form; train the adapter without this layer")
+    a = Fragment(Plain(pair.a), tuple(op for op in ops if op.columns)).array(True)
+    b = Fragment(Plain(pair.b), tuple(op for op in ops if op.rows)).array(True)
+    return a, b if pair.factor == 1.0 else b * np.float32(pair.factor)
 
 
 def _add(writer: GGUFWriter, name: str, halves: Halves) -> None:
@@ -97,24 +99,6 @@ def _stacked(found: dict[int, Halves], n: int, folder: Path) -> Halves:
         )
     a, b = (np.stack([found[e][i] if e in found else np.zeros_like(usual[i]) for e in range(n)]) for i in (0, 1))
     return a, b
-
-
-def _pairs(folder: Path) -> dict[str, tuple[StoredTensor, StoredTensor]]:
-    """Return both factors of each adapted matrix."""
-    halves: dict[str, dict[str, StoredTensor]] = {}
-    for name, stored in read_safetensors(folder / "adapter_model.safetensors").items():
-        found = _HALF.fullmatch(name)
-        if found is None or len(stored.shape) != 2:
-            raise UnsupportedError(f"{folder}: the adapter has {name!r:.120}, which is neither lora_A nor lora_B")
-        halves.setdefault(found[1], {})[found[2]] = stored
-    out = {}
-    for stem, both in halves.items():
-        if set(both) != {"A", "B"} or both["A"].shape[0] != both["B"].shape[1]:
-            raise ModelError(f"{folder}: lora_A and lora_B of {stem!r:.90} do not match, or one is missing")
-        out[stem] = (both["A"], both["B"])
-    if not out:
-        raise ModelError(f"{folder}: the adapter has no LoRA matrices")
-    return out
 
 
 Pairs = dict[str, list[tuple[Tensor, Tensor, float]]]

@@ -31,6 +31,7 @@ class TensorOp:
     shape: Callable[[Shape], Shape] = _same
     floats: bool = False  # needs numbers, not raw bits
     rows: bool = True  # moves complete rows only, so it also works on quantized rows
+    columns: bool = False  # moves complete columns only
 
 
 PLUS_ONE = TensorOp(lambda x: x + np.float32(1), floats=True)
@@ -142,4 +143,4 @@ def columns_of_heads(n_groups: int, head: int) -> TensorOp:
         turned: Array = parts.swapaxes(1, 2).reshape(x.shape)
         return turned
 
-    return TensorOp(apply, _divisible(n_groups * head, "columns of heads", -1), rows=False)
+    return TensorOp(apply, _divisible(n_groups * head, "columns of heads", -1), rows=False, columns=True)
