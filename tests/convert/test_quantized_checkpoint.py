@@ -51,7 +51,7 @@ def convert(plain, tmp_path, monkeypatch):
     quick = lambda tokens, about: (tokens.keys | {"tokenizer.ggml.pre": tokens.splits[0]}, 0)  # noqa: E731
     monkeypatch.setattr("woolly.convert.conversion_plan.verify_tokenizer", quick)
 
-    def run(parts, config, kinds=None, matrix=MATRIX):
+    def run(parts, config, kinds=None, matrix=MATRIX, type=None):
         arrays, usual = plain
         arrays = {name: value for name, value in arrays.items() if name != f"{matrix}.weight"}
         key = "quantization_config" if "quant_method" in config else "quantization"
@@ -63,7 +63,7 @@ def convert(plain, tmp_path, monkeypatch):
             kinds={f"{matrix}.{end}": kind for end, kind in (kinds or {}).items()},
         )
         plan = plan_conversion(open_checkpoint(folder))
-        write_draft(plan, choose_types(plan, None), tmp_path / "out.gguf", threads=1)
+        write_draft(plan, choose_types(plan, type), tmp_path / "out.gguf", threads=1)
         with open_gguf(tmp_path / "out.gguf") as made:
             return {name: (one.type, one.dequantize()) for name, one in made.tensors.items()}
 
@@ -264,3 +264,107 @@ def test_mxfp4_keeps_its_blocks(tmp_path, monkeypatch):
                 tensor = made.tensors[f"blk.{i}.ffn_{part}_exps.weight"]
                 assert tensor.type is GGMLType.MXFP4
                 assert np.array_equal(tensor.dequantize(), values), tensor.name
+
+
+def gptq_8_bits(q, zeros, scales):
+    words = lambda x: np.ascontiguousarray(x.astype(np.uint8)).view(np.int32)  # noqa: E731
+    return {
+        "qweight": words(q).T.copy(),
+        "qzeros": words((zeros - 1).T),
+        "scales": scales.T.copy(),
+    }
+
+
+def test_gptq_of_8_bits_keeps_its_integers(convert):
+    q, scales = np.random.RandomState(1).randint(0, 256, (128, 256)), scales_of(2, 128, 2)
+    parts = gptq_8_bits(q, np.full((128, 2), 128), scales)
+    found, values = convert(parts, {"quant_method": "gptq", "bits": 8, "group_size": 128})[NAME]
+    assert found is GGMLType.Q8_0
+    assert np.array_equal(values, wanted(q, 128, scales))
+
+
+def test_gptq_of_8_bits_with_other_zero_points_is_rejected(convert):
+    q, scales = np.random.RandomState(1).randint(0, 256, (128, 256)), scales_of(2, 128, 2)
+    with pytest.raises(UnsupportedError, match="zero points other than 128"):
+        convert(gptq_8_bits(q, np.full((128, 2), 127), scales), {"quant_method": "gptq", "bits": 8})
+
+
+def test_f32_needs_no_second_rounding(convert):
+    q, scales = integers(1), scales_of(2, 128, 2)
+    parts = {"qweight": packed(q).T.copy(), "qzeros": packed(np.full((2, 128), 7)), "scales": scales.T.copy()}
+    found, values = convert(parts, {"quant_method": "gptq", "bits": 4}, type="F32")[NAME]
+    assert found is GGMLType.F32
+    assert np.array_equal(values, wanted(q, 8, scales))
+
+
+@pytest.mark.parametrize(("type", "off"), [("F32", 0), ("Q8_0", 5e-3)])
+def test_other_types_of_fp8_are_made_from_the_exact_values(type, off, convert):
+    scales = (np.random.RandomState(3).rand(128, 1) + 0.5).astype(np.float32)
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": ROWS}}
+    _, values = convert(fp8_of(scales), config, {"weight": "F8_E4M3"}, type=type)[NAME]
+    exact = np.repeat(scales, 256, axis=1)
+    assert np.abs(values - exact).max() <= off
+    if type == "Q8_0":  # rounded once: 127 steps of a scale in F16
+        assert np.array_equal(values, np.float16(exact / np.float32(127)).astype(np.float32) * 127)
+
+
+NF4 = np.concatenate([-np.geomspace(1, 0.09, 7), [0], np.geomspace(0.08, 1, 8)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_nf4_is_converted_to_the_type_of_the_original(nested, dtype, convert):
+    random = np.random.RandomState(5)
+    q, scales = random.randint(0, 16, (128, 256)), random.rand(512).astype(np.float32)
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": dtype, "shape": [128, 256]}
+    pairs = q.reshape(-1, 2).astype(np.uint8)
+    parts = {"weight": pairs[:, :1] << 4 | pairs[:, 1:], "weight.quant_map": NF4, "weight.absmax": scales}
+    if nested:
+        codes, outer = np.linspace(-1, 1, 256, dtype=np.float32), random.rand(2).astype(np.float32)
+        indexes = random.randint(0, 256, 512).astype(np.uint8)
+        state |= {"nested_blocksize": 256, "nested_offset": 0.25, "nested_dtype": "float32"}
+        parts |= {"weight.absmax": indexes, "weight.nested_absmax": outer, "weight.nested_quant_map": codes}
+        scales = codes[indexes] * np.repeat(outer, 256) + np.float32(0.25)
+    data = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    parts["weight.quant_state.bitsandbytes__nf4"] = data
+    exact = (NF4[q] * np.repeat(scales, 64).reshape(128, 256)).astype(np.float32)
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    found, values = convert(parts, config)[NAME]
+    assert found is {"float32": GGMLType.F32, "float16": GGMLType.F16, "bfloat16": GGMLType.BF16}[dtype]
+    np.testing.assert_allclose(values, exact, rtol=2**-8, atol=1e-7)
+    assert np.array_equal(convert(parts, config, type="F32")[NAME][1], exact)
+
+
+def test_int8_of_bitsandbytes_becomes_q8_0(convert):
+    q = np.random.RandomState(12).randint(-127, 128, (128, 256)).astype(np.int8)
+    row = np.random.RandomState(13).rand(128).astype(np.float32) + 1
+    parts = {"weight": q.view(np.uint8), "SCB": row, "weight_format": np.zeros((), np.uint8)}
+    config = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    found, values = convert(parts, config, {"weight": "I8"})[NAME]
+    exact = q * (row / np.float32(127))[:, None]
+    assert found is GGMLType.Q8_0
+    np.testing.assert_allclose(values, exact, rtol=2**-11)
+    assert np.array_equal(convert(parts, config, {"weight": "I8"}, type="F32")[NAME][1], exact)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"weight.absmax": np.zeros(511, np.float32)}, "does not match its quant_state"),
+        ({"weight.quant_map": np.zeros(15, np.float32)}, "does not match its quant_state"),
+        ({"weight.quant_state.bitsandbytes__nf4": np.zeros(4, np.uint8)}, "not valid JSON"),
+        ({"weight.absmax": None}, "its absmax is missing"),
+        ({"weight": None}, "weight is missing"),
+    ],
+)
+def test_damaged_nf4_is_rejected(changes, says, convert):
+    state = {"blocksize": 64, "dtype": "bfloat16", "shape": [128, 256]}
+    parts = {
+        "weight": np.zeros((16384, 1), np.uint8),
+        "weight.absmax": np.zeros(512, np.float32),
+        "weight.quant_map": NF4,
+        "weight.quant_state.bitsandbytes__nf4": np.frombuffer(json.dumps(state).encode(), np.uint8),
+    }
+    parts = {name: value for name, value in (parts | changes).items() if value is not None}
+    with pytest.raises(ModelError, match=says):
+        convert(parts, {"quant_method": "bitsandbytes"})

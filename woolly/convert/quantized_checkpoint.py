@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from woolly.convert.bitsandbytes import bitsandbytes_sources
 from woolly.convert.checkpoint import Checkpoint
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.repack import (
@@ -55,9 +56,12 @@ def sources_of(checkpoint: Checkpoint) -> list[Source]:
         "mxfp4": (_mxfp4, ("blocks", "scales")),
         "modelopt": (_modelopt, ("weight", "weight_scale", "weight_scale_2")),
     }
+    if method == "bitsandbytes":
+        return bitsandbytes_sources(checkpoint.tensors)
     if method not in makers:
         raise UnsupportedError(
-            f"{config.where}: quantization method {method!r:.40} is not supported; expected one of {', '.join(makers)}"
+            f"{config.where}: quantization method {method!r:.40} is not supported; expected one of"
+            f" {', '.join([*makers, 'bitsandbytes'])}"
         )
     make, ends = makers[method]
     return _grouped(checkpoint, make, ends, config)
@@ -110,9 +114,9 @@ def _signed(stem: str, values: Callable[[], Any], zeros: Any, scales: Any, shape
 
 
 def _gptq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
-    _expect_bits(config)
+    bits = _expect_bits(config, 4, 8)
     words, scales = parts["qweight"], _halves(parts["scales"]).T
-    columns, rows = words.shape[0] * 8, words.shape[1]
+    columns, rows = words.shape[0] * 32 // bits, words.shape[1]
     if "g_idx" in parts:
         order = parts["g_idx"].array()
         size = columns // max(1, scales.shape[1])
@@ -122,9 +126,23 @@ def _gptq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
                 " the original"
             )
     add = 0 if config.text("checkpoint_format", "gptq") == "gptq_v2" else 1
-    zeros = unpack_bits(parts["qzeros"].array()).T.astype(np.int16) + add
-    values = lambda: unpack_bits(np.ascontiguousarray(words.array().T))  # noqa: E731
-    return [_signed(stem, values, zeros, np.ascontiguousarray(scales), (rows, columns))]
+    zeros = unpack_bits(parts["qzeros"].array(), bits).T.astype(np.int16) + add
+    values = lambda: unpack_bits(np.ascontiguousarray(words.array().T), bits)  # noqa: E731
+    scales = np.ascontiguousarray(scales)
+    if bits == 4:
+        return [_signed(stem, values, zeros, scales, (rows, columns))]
+    name = f"{stem}.weight"
+    _width(name, columns, scales.shape[1])
+    if (zeros != 128).any():
+        raise UnsupportedError(
+            f"tensor {name!r:.90} has 8 bits with zero points other than 128, which GGUF does not support; convert the"
+            " original BF16 or F16 checkpoint"
+        )
+
+    def make() -> NDArray[np.uint8]:
+        return q8_0_rows(unpack_bits(np.ascontiguousarray(words.array().T), bits).astype(np.int16) - 128, scales)
+
+    return [Computed(name, (rows, columns), GGMLType.Q8_0, make)]
 
 
 def _awq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
@@ -143,10 +161,12 @@ def _awq(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
     return [_signed(stem, lambda: np.ascontiguousarray(unpacked(words)), zeros, np.ascontiguousarray(scales), shape)]
 
 
-def _expect_bits(config: Hyperparameters, *known: int) -> None:
-    bits = config.get("bits", "w_bit", default=4)
+def _expect_bits(config: Hyperparameters, *known: int) -> int:
+    bits: Any = config.get("bits", "w_bit", default=4)
     if bits not in (known or (4,)):
-        raise UnsupportedError(f"{config.where}: weights have {bits!r:.20} bits; expected 4")
+        expected = " or ".join(map(str, known or (4,)))
+        raise UnsupportedError(f"{config.where}: weights have {bits!r:.20} bits; expected {expected}")
+    return int(bits)
 
 
 def _mlx(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
@@ -168,7 +188,7 @@ def _e4m3() -> NDArray[np.float32]:
 
 
 def _fp8(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
-    """Return values times their block's scale as BF16: exact if scales are powers of two, otherwise rounded once."""
+    """Return values times their block's scale: exact in BF16 if scales are powers of two, otherwise rounded once."""
     stored = parts["weight"]
     name, shape = f"{stem}.weight", stored.shape
     if stored.dtype != "F8_E4M3" or len(shape) != 2:
@@ -178,13 +198,12 @@ def _fp8(stem: str, parts: Parts, config: Hyperparameters) -> list[Source]:
     counts: list[int] = list(factors.shape)
     sizes = _block(name, shape, counts, config)
 
-    def make() -> NDArray[np.uint16]:
+    def values() -> NDArray[np.float32]:
         wide = np.repeat(np.repeat(factors, sizes[0], axis=0)[: shape[0]], sizes[1], axis=1)[:, : shape[1]]
-        bits = (_e4m3()[stored.array()] * wide).view(np.uint32)
-        rounded: NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        return rounded
+        product: NDArray[np.float32] = _e4m3()[stored.array()] * wide
+        return product
 
-    return [Computed(name, shape, GGMLType.BF16, make)]
+    return [Computed.rounded(name, shape, GGMLType.BF16, values)]
 
 
 def _block(name: str, shape: tuple[int, ...], counts: list[int], config: Hyperparameters) -> list[int]:

@@ -16,6 +16,13 @@ from woolly.quant import GGMLType
 _TYPES = {"F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16}
 
 
+def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round to BF16, half to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded: NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
 class Source(Protocol):
     """Tensor of a checkpoint."""
 
@@ -85,6 +92,17 @@ class Computed:
     shape: tuple[int, ...]
     type: GGMLType
     make: Callable[[], NDArray[Any]]  # returns the data in the format of `type`
+    exact: Callable[[], NDArray[np.float32]] | None = None  # the values, if `make` rounds them
+
+    @classmethod
+    def rounded(
+        cls, name: str, shape: tuple[int, ...], type: GGMLType, values: Callable[[], NDArray[np.float32]]
+    ) -> Computed:
+        """Return a tensor of F32 values, which become BF16, F16 or F32; other types are made from the exact values."""
+        if type is GGMLType.F32:
+            return cls(name, shape, type, values)
+        make = {GGMLType.F16: lambda: values().astype(np.float16), GGMLType.BF16: lambda: to_bf16(values())}[type]
+        return cls(name, shape, type, make, values)
 
     def array(self) -> NDArray[Any]:
         """Return the values, or rows of quantized blocks."""
@@ -92,6 +110,8 @@ class Computed:
 
     def floats(self) -> NDArray[np.float32]:
         """Return the values as F32."""
+        if self.exact is not None:
+            return self.exact()
         array = self.make()
         if self.type is GGMLType.BF16:
             return (array.astype(np.uint32) << 16).view(np.float32)

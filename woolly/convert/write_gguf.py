@@ -104,8 +104,7 @@ def _parts(
     report: Callable[[int], None],
     importance: NDArray[np.float32] | None,
 ) -> Callable[[], Iterator[NDArray[np.uint8]]]:
-    stored, type = change.tensor.type, change.type
-    as_floats = stored is GGMLType.F32
+    type = change.type
     # Rows per importance vector: a piece is one or several complete experts, or a part of a matrix.
     height = 0 if importance is None else math.prod(change.tensor.shape[:-1]) // len(importance)
 
@@ -113,15 +112,20 @@ def _parts(
         at = 0  # rows of the tensor before this chunk
         for piece in target.pieces:
             columns = piece.shape[-1] if piece.shape else 1  # a vector is one piece
-            rows = piece.array(as_floats).reshape(-1).view(np.uint8).reshape(-1, stored.row_bytes(columns))
+            # Another type is made from the exact values of a tensor that its own type rounds.
+            is_exact = change.is_change and getattr(piece.source, "exact", None) is not None
+            stored = GGMLType.F32 if is_exact else change.tensor.type
+            rows = piece.array(stored is GGMLType.F32).reshape(-1).view(np.uint8).reshape(-1, stored.row_bytes(columns))
             step = max(1, _SLAB // rows.shape[1])
             first = 0
             while first < len(rows):
                 n = min(step, len(rows) - first, height - at % height if height else step)
                 slab = rows[first : first + n].reshape(-1)
                 own = None if importance is None else importance[at // height]
-                yield slab if type is stored else _quantized(piece.source.name, slab, change, columns, threads, own)
-                report(slab.size)
+                yield (
+                    slab if type is stored else _quantized(piece.source.name, slab, stored, type, columns, threads, own)
+                )
+                report(n * change.tensor.type.row_bytes(columns))
                 first, at = first + n, at + n
 
     return make
@@ -130,12 +134,12 @@ def _parts(
 def _quantized(
     name: str,
     slab: NDArray[np.uint8],
-    change: Change,
+    stored: GGMLType,
+    type: GGMLType,
     columns: int,
     threads: int,
     importance: NDArray[np.float32] | None,
 ) -> NDArray[np.uint8]:
-    stored, type = change.tensor.type, change.type
     n_rows = slab.size // stored.row_bytes(columns)
     out = np.empty(n_rows * type.row_bytes(columns), np.uint8)
     fault, _ = _native.quantize_rows(stored, slab, columns, type, out, threads, importance)

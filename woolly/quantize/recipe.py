@@ -117,8 +117,8 @@ def make_recipe(
 
     With `pure`, all weights get the mix's main type. `output_type` and `embedding_type` override the choice for these
     tensors; if they are tied, `embedding_type` wins. `tensor_types` have the highest priority: they apply to weights
-    whose names match the expression, and the last match wins. RequestError if a weight is already quantized, unless
-    `allow_requantize`, or if its type needs an imatrix and `has_imatrix` is not set.
+    whose names match the expression, and the last match wins. RequestError if a weight is already quantized and its new
+    type is not F32, unless `allow_requantize`, or if its type needs an imatrix and `has_imatrix` is not set.
     """
     rules = _Rules(file, mix, has_imatrix)
     changes = []
@@ -137,7 +137,8 @@ def make_recipe(
                     f" {given.block_size}"
                 )
             type = _fitting(given or (mix.type if pure else rules.choose(tensor)), tensor)
-        if type is not tensor.type and tensor.type not in _PLAIN and not allow_requantize:
+        is_lossless = type in (tensor.type, GGMLType.F32)
+        if not is_lossless and tensor.type not in _PLAIN and not allow_requantize:
             raise RequestError(
                 f"this file is already quantized ({tensor.name} is {tensor.type.name}), and quantizing it again loses"
                 " more precision; use a file in F32, F16 or BF16, or add --allow-requantize"
