@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import Tool, ToolChoice
+from woolly.serving.dialects.anthropic.client_tools import client_tool
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
@@ -16,7 +17,9 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 class ToolSpec(BaseModel):
-    """A tool. Tools without a schema run on Anthropic's servers and are ignored."""
+    """A tool. Anthropic's client tools have known schemas; other tools without a schema run on Anthropic's servers and
+    are ignored.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -57,18 +60,23 @@ def read_choice(specs: Sequence[ToolSpec], choice: ToolChoiceSpec | None) -> Too
 def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
     tools: list[Tool] = []
     for i, spec in enumerate(specs):
-        where = f"tools.{i}"
+        where, known = f"tools.{i}", None
         if spec.input_schema is None:
             if spec.type in (None, "custom"):
                 raise invalid_param(f"{where}.input_schema", "missing; a tool needs the schema of its input")
-            ignore(f"tools ({spec.type[:40] if spec.type else ''} runs on Anthropic's servers only)")
-            continue
+            known = client_tool(spec.type, spec.name, spec.model_extra or {})
+            if known is None:
+                ignore(f"tools ({spec.type[:40]} runs on Anthropic's servers only)")
+                continue
         if not _NAME.fullmatch(spec.name):
             raise invalid_param(
                 f"{where}.name", f"invalid name {spec.name[:40]!r}; use up to 128 letters, digits, _ . -"
             )
         if any(tool.name == spec.name for tool in tools):
             raise invalid_param(f"{where}.name", f"two tools are named {spec.name!r}; use unique names")
+        if spec.input_schema is None:
+            tools += [] if known is None else [known]
+            continue
         if (kind := spec.input_schema.get("type", "object")) != "object":
             raise invalid_param(f"{where}.input_schema", f"expected type 'object', but got {str(kind)[:40]!r}")
         tools.append(Tool(spec.name, spec.description, spec.input_schema, bool(spec.strict)))
