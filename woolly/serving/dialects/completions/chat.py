@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -14,8 +14,10 @@ from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Te
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext, dialect_of
 from woolly.serving.dialects.completions.bodies import ChatBody
+from woolly.serving.dialects.completions.custom_calls import CustomCallStream, custom_call
 from woolly.serving.dialects.completions.envelope import Envelope, timings_of, usage_of
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob, chat_logprobs, prompt_logprobs
+from woolly.serving.dialects.completions.tools import custom_names
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.reply import answer_chat
 from woolly.serving.generation.sse import TextFrame, sse_event
@@ -49,6 +51,7 @@ class Form:
     has_stop_text: bool = False  # the answer includes its stop string
     echo: str = ""  # text before the answer
     is_old: bool = False  # legacy format: function_call instead of tool_calls
+    customs: frozenset[str] = frozenset()  # names of tools with free text input
 
     @classmethod
     def of(cls, body: ChatBody, **more: Any) -> Form:
@@ -66,6 +69,7 @@ class Form:
             names_ids=bool(body.return_tokens_as_token_ids),
             has_stop_text=bool(body.include_stop_str_in_output),
             is_old=body.functions is not None,
+            customs=custom_names(body.tools),
         )
 
 
@@ -92,6 +96,8 @@ class Choice:
             self._track = LogprobTrack(self._tokenizer, shown=head.layout.shown)
         self._is_old = head.form.is_old
         self._names_ids = head.form.names_ids
+        self._customs = head.form.customs
+        self._custom_calls = CustomCallStream(head.form.customs)
         self._token_ids: list[int] | None = [] if head.form.has_token_ids else None  # token ids not sent yet
         self._placed: list[PlacedLogprob] = []  # log-probabilities not sent yet
         self._events: list[Event] = []
@@ -127,9 +133,17 @@ class Choice:
         ids, self._token_ids = self._token_ids, []
         return {"token_ids": ids}
 
+    def deltas(self, event: Event) -> Iterator[Delta]:
+        """Yield the deltas of an event of a stream."""
+        for told in self._custom_calls.push(event) if self._customs else (None,):
+            usual = delta(event) if told is None else told
+            yield _old(usual) if self._is_old else usual
+
     def message(self) -> dict[str, Any]:
         """Return the answer so far."""
         message = message_of(self._events)
+        if self._customs and "tool_calls" in message:
+            message["tool_calls"] = [custom_call(call, self._customs) for call in message["tool_calls"]]
         if self._is_old and (calls := message.pop("tool_calls", None)):
             message["function_call"] = calls[0]["function"]
         return message
@@ -240,9 +254,11 @@ async def _stream(
                 continue
             logprobs = _some(choice.take_logprobs())
             ids = choice.take_ids()
+            for told in choice.deltas(one):
+                if told:  # empty for the end
+                    yield chunk_of(index, told, logprobs=logprobs, **ids)
+                    logprobs, ids = None, {}
             if not isinstance(one, Finished):
-                told = _old(delta(one)) if form.is_old else delta(one)
-                yield chunk_of(index, told, logprobs=logprobs, **ids)
                 continue
             n_open -= 1
             reason = _reason(one, is_old=form.is_old)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly import chat
 from woolly.multimodal.inputs import AudioInput, ImageInput, VideoInput
+from woolly.serving.dialects.custom_tools import custom_arguments
 from woolly.serving.dialects.files import file_part
 from woolly.serving.dialects.omitted_media import OMITTED_FILE, OMITTED_IMAGE
 from woolly.serving.dialects.sampling_parameters import Items
@@ -35,6 +36,15 @@ class FunctionCall(BaseModel):
     arguments: str = Field(description="JSON string.")
 
 
+class CustomCall(BaseModel):
+    """The custom tool of an earlier call."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    input: str
+
+
 class MessageCall(BaseModel):
     """An earlier tool call."""
 
@@ -43,7 +53,7 @@ class MessageCall(BaseModel):
     id: str
     type: str = "function"
     function: FunctionCall | None = None
-    custom: dict[str, Any] | None = None
+    custom: CustomCall | None = None
     index: int | None = Field(None, description="Accepted, because streams send it.")
 
 
@@ -212,6 +222,8 @@ def _file(part: Part, where: str) -> chat.Part:
 
 
 def _call(call: MessageCall, where: str) -> chat.ToolCall:
+    if call.type == "custom" and call.custom is not None:
+        return chat.ToolCall(call.id, call.custom.name, custom_arguments(call.custom.input))
     if call.type != "function" or call.function is None:
-        raise invalid_param(where, "only calls of type 'function' are supported")
+        raise invalid_param(where, "only calls of type 'function' or 'custom' are supported")
     return chat.ToolCall(call.id, call.function.name, call.function.arguments)

@@ -70,12 +70,20 @@ class ReplyFunction(Reply):
     arguments: str
 
 
+class ReplyCustom(Reply):
+    """Name and input of a custom tool."""
+
+    name: str
+    input: str
+
+
 class ReplyCall(Reply):
     """Tool call of the model."""
 
     id: str
-    type: Literal["function"]
-    function: ReplyFunction
+    type: Literal["function", "custom"]
+    function: ReplyFunction | None = None
+    custom: ReplyCustom | None = None
 
 
 class ReplyMessage(Reply):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from woolly.chat.tools.tool import Tool, ToolChoice
+from woolly.serving.dialects.custom_tools import custom_tool
 from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 
@@ -26,14 +27,32 @@ class FunctionSpec(BaseModel):
     strict: bool | None = None
 
 
+class CustomSpec(BaseModel):
+    """A tool with free text input."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+    def to_tool(self, where: str) -> Tool:
+        """Return the function that stands for the tool."""
+        format = self.format or {}
+        inner = format.get("grammar")
+        return custom_tool(
+            self.name, self.description, {**format, **inner} if isinstance(inner, dict) else format, where
+        )
+
+
 class ToolSpec(BaseModel):
-    """A tool of type function; other types are not supported."""
+    """A tool of type function, or of type custom with free text input."""
 
     model_config = ConfigDict(extra="forbid")
 
     type: str
     function: FunctionSpec | None = None
-    custom: dict[str, Any] | None = None
+    custom: CustomSpec | None = None
 
 
 class FunctionName(BaseModel):
@@ -51,7 +70,13 @@ class ToolName(BaseModel):
 
     type: str
     function: FunctionName | None = None
-    custom: dict[str, Any] | None = None
+    custom: FunctionName | None = None
+
+    @property
+    def named(self) -> str | None:
+        """Name of the tool, or None if the type is not supported."""
+        given = {"function": self.function, "custom": self.custom}.get(self.type)
+        return None if given is None else given.name
 
 
 class AllowedTools(BaseModel):
@@ -63,15 +88,10 @@ class AllowedTools(BaseModel):
     tools: Items[ToolName]
 
 
-class ChoiceSpec(BaseModel):
+class ChoiceSpec(ToolName):
     """Required tool, or a list of allowed tools."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    type: str
-    function: FunctionName | None = None
     allowed_tools: AllowedTools | None = None
-    custom: dict[str, Any] | None = None
 
 
 def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | None, parallel: bool | None) -> ToolChoice:
@@ -88,32 +108,41 @@ def read_choice(tools: Sequence[ToolSpec] | None, choice: str | ChoiceSpec | Non
             raise invalid_param("tool_choice", "'required' needs at least one tool")
         mode: Any = choice if given else "none"
         return ToolChoice(given, mode, None, is_parallel)
-    if choice.type == "function" and choice.function is not None:
-        return ToolChoice(given, "required", _known([choice.function.name], names), False)
+    if choice.named is not None:
+        return ToolChoice(given, "required", _known([choice.named], names), False)
     if choice.type == "allowed_tools" and choice.allowed_tools is not None:
         allowed = choice.allowed_tools
-        if not all(tool.type == "function" and tool.function is not None for tool in allowed.tools):
-            raise invalid_param("tool_choice", "only tools of type 'function' are supported")
-        only = _known([tool.function.name for tool in allowed.tools if tool.function is not None], names)
+        if any(tool.named is None for tool in allowed.tools):
+            raise invalid_param("tool_choice", "only tools of type 'function' or 'custom' are supported")
+        only = _known([tool.named for tool in allowed.tools if tool.named is not None], names)
         return ToolChoice(given, allowed.mode, only, is_parallel)
     raise invalid_param("tool_choice", f"unsupported type {choice.type[:40]!r}; use 'function' with a name")
+
+
+def custom_names(specs: Sequence[ToolSpec] | None) -> frozenset[str]:
+    """Return the names of the custom tools."""
+    return frozenset(spec.custom.name for spec in specs or () if spec.type == "custom" and spec.custom is not None)
 
 
 def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:
     tools: list[Tool] = []
     for i, spec in enumerate(specs):
         where = f"tools.{i}"
-        if spec.type != "function":
+        if spec.type not in ("function", "custom"):
             raise invalid_param(where, f"unsupported type {spec.type[:40]!r}; use 'function' with a function")
-        if spec.function is None:
-            raise invalid_param(where, "missing `function`; expected an object with a name")
-        function = spec.function
+        function = spec.custom if spec.type == "custom" else spec.function
+        if function is None:
+            raise invalid_param(where, f"missing `{spec.type}`; expected an object with a name")
         if not _NAME.fullmatch(function.name):
             raise invalid_param(
-                f"{where}.function.name", f"invalid name {function.name[:40]!r}; use up to 128 letters, digits, _ . -"
+                f"{where}.{spec.type}.name",
+                f"invalid name {function.name[:40]!r}; use up to 128 letters, digits, _ . -",
             )
         if any(tool.name == function.name for tool in tools):
-            raise invalid_param(f"{where}.function.name", f"two tools are named {function.name!r}; use unique names")
+            raise invalid_param(f"{where}.{spec.type}.name", f"two tools are named {function.name!r}; use unique names")
+        if isinstance(function, CustomSpec):
+            tools.append(function.to_tool(where))
+            continue
         kind = (function.parameters or {}).get("type", "object")
         if kind != "object":
             raise invalid_param(f"{where}.function.parameters", f"expected type 'object', but got {str(kind)[:40]!r}")

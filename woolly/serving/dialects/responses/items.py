@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from woolly.chat import AudioPart, FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from woolly.chat.compaction import summary_text
 from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput
+from woolly.serving.dialects.custom_tools import custom_arguments
 from woolly.serving.dialects.encrypted_reasoning import decode_reasoning
 from woolly.serving.dialects.files import file_part, file_text
 from woolly.serving.dialects.omitted_media import OMITTED_FILE, OMITTED_IMAGE
@@ -76,7 +76,7 @@ def _read(item: Item, where: str, talk: _Talk) -> None:
         full = f"{namespace}.{name}" if namespace else name
         talk.call(ToolCall(_needed(item, "call_id", where), full, _text(item, "arguments") or "{}"))
     elif kind == "custom_tool_call":
-        arguments = json.dumps({"input": _text(item, "input") or ""}, ensure_ascii=False)
+        arguments = custom_arguments(_text(item, "input") or "")
         talk.call(ToolCall(_needed(item, "call_id", where), _needed(item, "name", where), arguments))
     elif kind in ("function_call_output", "custom_tool_call_output"):
         talk.add(Message("tool", _result(item.get("output"), where), call_id=_needed(item, "call_id", where)))

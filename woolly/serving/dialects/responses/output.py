@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Any
 
 from woolly.chat import CallArguments, CallStart, Event, Finished, Reasoning, Text
 from woolly.llm import ChatChunk
 from woolly.serving.dialect import ReplyContext
-from woolly.serving.dialects.call_arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, chat_logprobs
+from woolly.serving.dialects.custom_tools import custom_input
 from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.dialects.responses.tools import split_name
 
@@ -139,8 +138,7 @@ class Output:
             rest = [] if text else [self._about("response.function_call_arguments.delta", item=item, delta="{}")]
             done = {"name": item["name"], "arguments": item["arguments"]}
             return [*rest, self._about("response.function_call_arguments.done", item=item, **done)]
-        given = arguments_object(text).get("input", "")
-        item["input"] = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        item["input"] = custom_input(text)
         return [
             self._about("response.custom_tool_call_input.delta", item=item, delta=item["input"]),
             self._about("response.custom_tool_call_input.done", item=item, input=item["input"]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from woolly.chat import Tool, ToolChoice
+from woolly.serving.dialects.custom_tools import custom_tool
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
 
@@ -41,7 +42,7 @@ def read_tools(given: Sequence[Mapping[str, Any]]) -> RequestTools:
         if kind == "function":
             tools.append(_function(spec, where))
         elif kind == "custom":
-            tools.append(_custom(spec, where))
+            tools.append(custom_tool(_name(spec, where), spec.get("description"), spec.get("format"), where))
             customs.add(tools[-1].name)
         elif kind == "namespace":
             namespace = _name(spec, where)
@@ -92,26 +93,6 @@ def _function(spec: Mapping[str, Any], where: str) -> Tool:
         raise invalid_param(f"{where}.parameters", f"expected type 'object', but got {str(kind)[:40]!r}")
     text = description if isinstance(description, str) else None
     return Tool(_name(spec, where), text, dict(parameters) if parameters else None, spec.get("strict") is True)
-
-
-def _custom(spec: Mapping[str, Any], where: str) -> Tool:
-    """Convert a tool with free text input to a function with one argument.
-
-    A regular expression constrains the text. A Lark grammar cannot be enforced inside a JSON string, so it is only part
-    of the prompt.
-    """
-    format = spec.get("format")
-    format = format if isinstance(format, Mapping) else {}
-    schema: dict[str, Any] = {"type": "string", "description": "The whole input."}
-    texts = [spec["description"]] if isinstance(spec.get("description"), str) else []
-    is_bound = format.get("type") == "grammar" and format.get("syntax") == "regex"
-    if is_bound:
-        schema["pattern"] = f"^(?:{format.get('definition', '')})$"
-    elif format.get("type") == "grammar":
-        texts.append(f"The input follows this Lark grammar:\n{format.get('definition', '')}")
-        ignore(f"{where}.format (the grammar is shown to the model, but not enforced)")
-    parameters = {"type": "object", "properties": {"input": schema}, "required": ["input"]}
-    return Tool(_name(spec, where), "\n\n".join(texts) or None, parameters, is_bound)
 
 
 def _name(spec: Mapping[str, Any], where: str) -> str:
