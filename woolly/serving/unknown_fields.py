@@ -30,13 +30,15 @@ _RENAMED = {
     "guided_regex": "regex",
     "guided_choice": "choice",
     "guided_grammar": "grammar",
+    "ebnf": "grammar",  # SGLang
+    "guided_lark": "lark",
     "stop_sequences": "stop",
     "typical": "typical_p",
     "max_tokens": "max_output_tokens",
     **dict.fromkeys(_BUDGETS, "reasoning_budget"),
 }
 
-_STRUCTURES = ("structured_outputs", "guided_json")
+_STRUCTURES = ("structured_outputs", "guided_json", "guided_grammar")
 
 _CHATS = "only chats support it; use POST /v1/chat/completions"
 _BEAMS = "beam search is not supported; remove it"
@@ -146,6 +148,8 @@ def _structure(name: str, value: Any, known: Collection[str]) -> tuple[str, Any]
             ignore(f"{name}.{key}")
         (kind,) = kinds
         name, value = (f"guided_{kind}", given[kind]) if kind != "json_object" else ("guided_json", {"type": "object"})
+    if name == "guided_grammar" and isinstance(value, str) and "::=" not in value:
+        return "guided_lark", value  # vLLM accepts both notations, and only GBNF defines rules with ::=
     if name == "guided_json" and isinstance(value, str):
         try:
             value = json.loads(value)

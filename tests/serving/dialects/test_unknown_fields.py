@@ -71,6 +71,10 @@ def test_unknown_fields_of_every_message_are_accepted(client):
         ({"guided_json": '{"type": "null"}', "max_tokens": 9}, {"json_schema": {"type": "null"}, "max_tokens": 9}),
         ({"structured_outputs": {"regex": "ab*c"}, "max_tokens": 9}, {"regex": "ab*c", "max_tokens": 9}),
         ({"structured_outputs": {"json": {"type": "null"}}}, {"json_schema": {"type": "null"}}),
+        ({"ebnf": 'root ::= "ab" | "cd"'}, {"grammar": 'root ::= "ab" | "cd"'}),
+        ({"guided_grammar": 'root ::= "ab" | "cd"'}, {"grammar": 'root ::= "ab" | "cd"'}),
+        ({"guided_grammar": '?start: "ab" | "cd"'}, {"lark": 'start: "ab" | "cd"'}),
+        ({"structured_outputs": {"grammar": '?start: "ab" | "cd"'}}, {"lark": 'start: "ab" | "cd"'}),
     ],
 )
 def test_alias_means_the_same_as_our_name(client, theirs, ours):
