@@ -58,6 +58,56 @@ def test_batch_from_upload_to_download(app):
         assert client.get(f"/v1/files/{file['id']}").status_code == 404
 
 
+def outputs_of(client, values, endpoint):
+    """The bodies of a batch's replies."""
+    file = upload(client, values).json()
+    batch = client.post("/v1/batches", json={"input_file_id": file["id"], "endpoint": endpoint}).json()
+    batch = ended(client, batch["id"])
+    assert batch["status"] == "completed" and batch["error_file_id"] is None, batch
+    text = client.get(f"/v1/files/{batch['output_file_id']}/content").text
+    return [json.loads(line)["response"]["body"] for line in text.splitlines()]
+
+
+def test_replies_have_the_fields_of_live_ones(app):
+    with app() as client:
+        (body,) = outputs_of(client, rows(1), ENDPOINT)
+        live = client.post(ENDPOINT, json=rows(1)[0]["body"]).json()
+    assert body["system_fingerprint"] == live["system_fingerprint"]
+    assert body["usage"] == live["usage"] | {"prompt_tokens_details": {"cached_tokens": 0}}
+
+
+def test_batch_of_responses_is_answered(app):
+    endpoint = "/v1/responses"
+    body = {"model": "tiny", "input": "One,", "max_output_tokens": 3, "temperature": 0}
+    values = [{"custom_id": f"r{i}", "method": "POST", "url": endpoint, "body": body} for i in range(2)]
+    with app() as client:
+        bodies = outputs_of(client, values, endpoint)
+        live = client.post(endpoint, json=body).json()
+        values.append({"custom_id": "b", "url": endpoint, "body": {**body, "background": True}})
+        file = upload(client, values).json()
+        batch = client.post("/v1/batches", json={"input_file_id": file["id"], "endpoint": endpoint}).json()
+        batch = ended(client, batch["id"])
+        again = client.get(f"/v1/files/{batch['output_file_id']}/content").text
+        errors = client.get(f"/v1/files/{batch['error_file_id']}/content").text
+    texts = [one["output"][0]["content"][0]["text"] for one in (*bodies, live)]
+    assert len(set(texts)) == 1 and all(one["object"] == "response" for one in bodies)
+    assert bodies[0]["id"] != bodies[1]["id"] and not bodies[0]["store"]
+    assert "background: " in errors and [json.loads(line)["custom_id"] for line in again.splitlines()] == ["r0", "r1"]
+
+
+def test_files_have_anthropics_fields_for_its_clients(app):
+    with app() as client:
+        file = upload(client, rows(1)).json()
+        theirs = {"anthropic-version": "2023-06-01", "anthropic-beta": "files-api-2025-04-14"}
+        listed = client.get("/v1/files", headers=theirs).json()
+        one = client.get(f"/v1/files/{file['id']}", headers=theirs).json()
+        assert listed == {"data": [one], "has_more": False, "first_id": file["id"], "last_id": file["id"]}
+        assert one["type"] == "file" and one["size_bytes"] == file["bytes"] and one["created_at"].endswith("Z")
+        deleted = client.delete(f"/v1/files/{file['id']}", headers=theirs).json()
+        assert deleted == {"id": file["id"], "type": "file_deleted"}
+        assert client.get("/v1/files", headers=theirs).json()["first_id"] is None
+
+
 def test_clients_do_not_see_each_other(app):
     mine, others = {"X-API-Key": "a" * 8}, {"X-API-Key": "b" * 8}
     with app(api_key=("a" * 8, "b" * 8)) as client:

@@ -175,7 +175,7 @@ class Job:
                 raise busy from None
             await self._fail(row.number, row.id, _digest(str(error)), error)
             return True
-        body = _settled(reply.body, key, self._created, model.identity)
+        body = _settled(reply.body, key, self._created)
         line = {
             "id": f"batch_req_{key}",
             "custom_id": row.id,
@@ -267,19 +267,22 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _settled(body: Any, key: str, created: int, identity: str) -> Any:
+def _settled(body: Any, key: str, created: int) -> Any:
     """Return a reply without values that vary between runs, such as random ids, times and cached tokens."""
     if not isinstance(body, dict):
         return body
     body = {name: value for name, value in body.items() if name != "timings"}
     if kind := re.match(r"[a-z]+[-_]", str(body.get("id"))):
         body["id"] = f"{kind[0]}{key}"
-    if "created" in body:
-        body["created"] = created
-    if "system_fingerprint" in body:
-        body["system_fingerprint"] = identity
+    body |= {name: created for name in ("created", "created_at", "completed_at") if isinstance(body.get(name), int)}
+    if isinstance(body.get("output"), list):  # items of a response
+        for i, item in enumerate(body["output"]):
+            item["id"] = f"{str(item.get('id')).partition('_')[0]}_{key}{i}"
     if isinstance(body.get("usage"), dict):
-        usage = {name: n for name, n in body["usage"].items() if name != "prompt_tokens_details"}
+        usage = dict(body["usage"])
+        for name in ("prompt_tokens_details", "input_tokens_details"):
+            if isinstance(usage.get(name), dict):
+                usage[name] = dict.fromkeys(usage[name], 0)
         if "cache_read_input_tokens" in usage:  # in Anthropic's usage, input_tokens excludes cached tokens
             usage["input_tokens"] += usage["cache_read_input_tokens"]
             usage["cache_read_input_tokens"] = 0

@@ -11,8 +11,8 @@ from typing import Any
 from woolly.serving.errors import ApiError, invalid_param
 
 CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-MESSAGES = "/v1/messages"
-ENDPOINTS = (CHAT, TEXT, EMBEDDINGS, MESSAGES)
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+ENDPOINTS = (CHAT, TEXT, EMBEDDINGS, MESSAGES, RESPONSES)
 
 _MAX_ID_LENGTH = 512  # maximum characters of a custom_id
 
@@ -40,7 +40,7 @@ class BatchRow:
 
     def with_seed(self, key: str) -> BatchRow:
         """Return the row with a seed derived from its key unless it has a seed, so that runs are repeatable."""
-        if self.url in (EMBEDDINGS, MESSAGES) or self.body.get("seed") is not None:  # routes without a seed
+        if self.url in (EMBEDDINGS, MESSAGES, RESPONSES) or self.body.get("seed") is not None:  # routes without a seed
             return self
         return BatchRow(self.number, self.id, self.url, {**self.body, "seed": int(key[:7], 16)})
 
@@ -74,7 +74,12 @@ def read_row(number: int, value: Any) -> BatchRow:
     if given is not None and not (isinstance(given, str) and 0 < len(given) <= _MAX_ID_LENGTH):
         raise invalid_param("custom_id", f"expected a string of 1 to {_MAX_ID_LENGTH} characters")
     if "body" in value:
-        return BatchRow(number, id_of(number, value), _url(value), _checked(value["body"]))
+        url, body = _url(value), _checked(value["body"])
+        if url == RESPONSES:
+            if body.get("background"):
+                raise invalid_param("background", "a batch already runs in the background; remove it")
+            body = {"store": False, **body}
+        return BatchRow(number, id_of(number, value), url, body)
     body = {name: one for name, one in value.items() if name != "custom_id"}
     for name, url in (("messages", CHAT), ("prompt", TEXT), ("input", EMBEDDINGS)):
         if name in body:

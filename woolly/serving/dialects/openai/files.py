@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timezone
 from typing import Any
 
 from fastapi import Request, Response
@@ -34,21 +35,24 @@ async def create_file(request: Request) -> dict[str, Any]:
         file = await run_in_thread(
             store_of(request).add_file, owner_of(request), (name or "rows.jsonl")[:200], purpose, data
         )
-    return shown(file)
+    return _shown(file, request)
 
 
 @router.get("/v1/files")
 async def list_files(request: Request) -> dict[str, Any]:
     """Return the client's files, newest first."""
     found = await asyncio.to_thread(store_of(request).all_of, owner_of(request), "file")
-    files = [shown(file) for file in found]
-    return {"object": "list", "data": files, "has_more": False}
+    files = [_shown(file, request) for file in found]
+    if not _is_anthropic(request):
+        return {"object": "list", "data": files, "has_more": False}
+    ends = {"first_id": files[0]["id"], "last_id": files[-1]["id"]} if files else {"first_id": None, "last_id": None}
+    return {"data": files, "has_more": False, **ends}
 
 
 @router.get("/v1/files/{id}")
 async def get_file(id: str, request: Request) -> dict[str, Any]:
     """Return the metadata of a file."""
-    return shown(await asyncio.to_thread(store_of(request).get, owner_of(request), id, "file"))
+    return _shown(await asyncio.to_thread(store_of(request).get, owner_of(request), id, "file"), request)
 
 
 @router.get("/v1/files/{id}/content", response_class=Response)
@@ -66,13 +70,35 @@ async def delete_file(id: str, request: Request) -> dict[str, Any]:
     """Delete a file."""
     async with request.app.state.batches.changing:
         await run_in_thread(store_of(request).delete_file, owner_of(request), id)
-    return {"id": id, "object": "file", "deleted": True}
+    return (
+        {"id": id, "type": "file_deleted"} if _is_anthropic(request) else {"id": id, "object": "file", "deleted": True}
+    )
 
 
 def store_of(request: Request) -> BatchStore:
     """Return the server's batch store."""
     store: BatchStore = request.app.state.batches.store
     return store
+
+
+def _is_anthropic(request: Request) -> bool:
+    """Return True for a client of Anthropic's API, which has the same routes."""
+    return "anthropic-version" in request.headers
+
+
+def _shown(file: dict[str, Any], request: Request) -> dict[str, Any]:
+    """Return a file in the client's format."""
+    if not _is_anthropic(request):
+        return shown(file)
+    return {
+        "id": file["id"],
+        "type": "file",
+        "filename": file["filename"],
+        "mime_type": "application/jsonl",
+        "size_bytes": file["bytes"],
+        "created_at": datetime.fromtimestamp(file["created_at"], timezone.utc).isoformat().replace("+00:00", "Z"),
+        "downloadable": True,
+    }
 
 
 def shown(found: dict[str, Any]) -> dict[str, Any]:
