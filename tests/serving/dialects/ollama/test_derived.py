@@ -56,6 +56,8 @@ def test_options_of_a_derived_model_are_request_defaults(maker):
     assert maker.post("/api/generate", json=body).json()["eval_count"] == 2
     shown = maker.post("/api/show", json={"model": "pirate"}).json()
     assert "num_predict 3" in shown["parameters"] and "temperature 0" in shown["parameters"]
+    assert "PARAMETER num_ctx 64" in shown["modelfile"] and "num_ctx 64" in shown["parameters"]
+    assert shown["model_info"]["llama.context_length"] == 64
 
 
 def test_derived_model_is_listed_with_its_base(maker):
@@ -98,6 +100,7 @@ def test_stream_ends_with_success(maker):
         ({"model": "tiny"}, 400, "name of a model file"),
         ({"parameters": {"top_k": "x"}}, 400, "options.top_k"),
         ({"parameters": {"top_p": 2}}, 400, "top_p"),
+        ({"parameters": {"num_ctx": -1}}, 400, "num_ctx"),
     ],
 )
 def test_invalid_modelfile_is_rejected(maker, fields, status, says):

@@ -24,6 +24,11 @@ BODY = {"input": TALK, "max_output_tokens": 6, "temperature": 0, "ignore_eos": T
 TRIGGER = {"type": "compaction_trigger"}
 
 
+def parts(text):
+    """The content of a message, as OpenAI's SDK reads it."""
+    return [{"type": "input_text", "text": text}]
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compaction")
@@ -36,7 +41,7 @@ def test_compact_returns_the_questions_and_one_reusable_summary(client):
     reply = client.post("/v1/responses/compact", json=BODY).json()
     assert reply["object"] == "response.compaction" and reply["usage"]["output_tokens"] == 6
     *kept, note = reply["output"]
-    assert [item["content"] for item in kept] == ["wool " * 4, "grass?"]
+    assert [item["content"] for item in kept] == [parts("wool " * 4), parts("grass?")]
     assert note["type"] == "compaction" and decode_reasoning(note["encrypted_content"])
     counted = client.post("/v1/responses/input_tokens", json={"input": reply["output"]})
     assert counted.status_code == 200
@@ -139,7 +144,7 @@ def test_results_are_dropped_with_their_calls_and_the_first_question_stays():
 
 def test_latest_questions_are_kept_within_a_share_of_the_context():
     items = [{"role": "user", "content": "x" * 100}, {"role": "assistant", "content": "y"}, *TALK]
-    assert [item["content"] for item in recent_questions(items, 100)] == ["wool " * 4, "grass?"]
+    assert [item["content"] for item in recent_questions(items, 100)] == [parts("wool " * 4), parts("grass?")]
     assert recent_questions([{"type": "compaction", "encrypted_content": encode_reasoning("a")}], 100) == []
 
 
@@ -150,7 +155,7 @@ def test_kept_share_uses_the_served_context_even_if_the_request_loads_the_model(
     assert client.post("/models/unload", json={"model": "tiny"}).status_code == 200
     reply = client.post("/v1/responses/compact", json=body)
     assert reply.status_code == 200, reply.text
-    assert [item.get("content") for item in reply.json()["output"]] == ["grass?", None]
+    assert [item.get("content") for item in reply.json()["output"]] == [parts("grass?"), None]
 
 
 def test_model_without_a_summary_is_an_error_in_both_forms(client):

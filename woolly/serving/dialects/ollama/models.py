@@ -98,12 +98,13 @@ async def show(body: ShowBody, request: Request) -> Response:
     kinds = await input_modalities(info, request.app.state.settings, request.app.state.models.ready(info.name))
     capabilities += [word for kind, word in (("image", "vision"), ("audio", "audio")) if kind in kinds]
     derived = await request.app.state.models.find_derived(name)
-    parameters = [f"num_ctx {info.context_length}", *_parameters(derived)]
+    own_ctx = [] if derived is None or derived.ctx is None else [f"num_ctx {derived.ctx}"]
+    parameters = [*(own_ctx or [f"num_ctx {info.context_length}"]), *_parameters(derived)]
     system = {} if derived is None or derived.system is None else {"system": derived.system}
     lines = [
         f"FROM {info.path.name}",
         *(f'SYSTEM """{text}"""' for text in system.values()),
-        *(f"PARAMETER {one}" for one in parameters[1:]),
+        *(f"PARAMETER {one}" for one in [*own_ctx, *parameters[1:]]),
     ]
     return json_reply(
         {

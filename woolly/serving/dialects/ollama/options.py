@@ -20,11 +20,14 @@ _SAME = (
 
 
 def read_derived_options(options: Mapping[str, Any], defaults: SamplingParams, n_ctx: int) -> dict[str, Any]:
-    """Return the options of a derived model as fields of SamplingParams, validated as in a request."""
-    params = read_options(options, defaults, n_ctx)
+    """Return the options of a derived model as keys of a preset, validated as in a request."""
+    context = _as_int("num_ctx", options.get("num_ctx") or 0)
+    if context < 0:
+        raise invalid_param("options.num_ctx", f"expected a positive integer, but got {context}")
+    params = read_options({**options, "num_ctx": None}, defaults, n_ctx)
     sent = {"max_tokens" if name == "num_predict" else name for name, value in options.items() if value is not None}
     found = {name: getattr(params, name) for name in (*_SAME, "max_tokens") if name in sent}
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None} | ({"ctx": context} if context else {})
 
 
 def read_options(options: Mapping[str, Any] | None, defaults: SamplingParams, n_ctx: int) -> SamplingParams:

@@ -105,7 +105,10 @@ def recent_questions(items: Sequence[Data], ctx: int) -> list[Data]:
         room -= len(str(item.get("content")))
         if room < 0:
             break
-        kept.append({"id": f"msg_{secrets.token_hex(12)}", "type": "message", "status": "completed", **item})
+        content = item.get("content")
+        parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+        head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "status": "completed"}
+        kept.append({**head, **item, "content": parts})
     return kept[::-1]
 
 
