@@ -7,7 +7,7 @@ import pytest
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
 from tests.cli.terminal import woolly
-from tests.convert.folders import checkpoint_of
+from tests.convert.folders import checkpoint_of, safetensors
 from woolly.convert import choose_types, open_checkpoint, plan_conversion, write_draft
 from woolly.errors import ModelError
 from woolly.gguf import open_gguf
@@ -49,6 +49,9 @@ def metadata_of(name, path, **changes):
         ("olmoe", {"clip_qkv": 1.0}),
         ("llama4", {"use_qk_norm": False}),
         ("phimoe", {"sliding_window": 8}),
+        ("phimoe", {"num_experts_per_tok": 4}),
+        ("phimoe", {"router_jitter_noise": 0.02}),
+        ("afmoe", {"layer_types": ["full_attention", *["sliding_attention"] * 4]}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None}),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": False}}),
         ("llama", {"a_setting_of_tomorrow": 3}),
@@ -105,3 +108,32 @@ def test_the_command_ignores_settings_by_name(tmp_path):
     with pytest.raises(ModelError, match="add --ignore-setting a_setting_of_tomorrow"):
         woolly(*arguments)
     woolly(*arguments, "--ignore-setting", "a_setting_of_tomorrow")
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    ("name", "rope", "key", "value"),
+    [
+        ("deepseek-v3", {"mscale": 1.0, "mscale_all_dim": 1.0}, "rope.scaling.yarn_attn_factor", None),
+        ("deepseek-v3", {"mscale": 0.5, "mscale_all_dim": 1.0}, "rope.scaling.yarn_attn_factor", 0.939119),
+        ("deepseek-v3", {"mscale_all_dim": 1.0}, "rope.scaling.yarn_attn_factor", 1.138629),
+        ("mistral3", {"mscale": 1.0, "mscale_all_dim": 1.0}, "rope.scaling.yarn_log_multiplier", 1.0),
+        ("mistral3", {"mscale": 2.0, "mscale_all_dim": 1.0}, "rope.scaling.yarn_log_multiplier", None),
+        ("mistral3", {"mscale": 2.0, "mscale_all_dim": 1.0}, "rope.scaling.yarn_attn_factor", 1.121752),
+    ],
+)
+def test_the_attention_factor_of_yarn_is_that_of_transformers(name, rope, key, value, tmp_path):
+    metadata = metadata_of(name, tmp_path, rope_parameters=YARN | rope)
+    found = metadata.get(f"{metadata['general.architecture']}.{key}")
+    assert found == (value if value is None else pytest.approx(value, rel=1e-5))
+
+
+@pytest.mark.parametrize(("factor", "has_head"), [(1, False), (2, True)])
+def test_a_head_that_differs_from_the_tied_table_is_kept(factor, has_head, tmp_path):
+    folder = folder_of("llama", tmp_path, tie_word_embeddings=True)
+    stored = {name: one.array() for name, one in open_checkpoint(folder).tensors.items()}
+    stored["lm_head.weight"] = stored["model.embed_tokens.weight"] * factor
+    (folder / "model.safetensors").write_bytes(safetensors(stored))
+    assert ("output.weight" in plan_conversion(open_checkpoint(folder)).tensors) is has_head

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from woolly.convert.config_ledger import Allowed
 from woolly.convert.gguf_keys import transformer_keys
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.rope import yarn_magnitude
+from woolly.convert.rope import yarn_magnitude, yarn_magnitude_keys
 from woolly.convert.tensor_ops import TensorOp
 
 Keys = dict[str, Any]
@@ -66,6 +66,9 @@ class CheckpointFamily:
         keys = self.base(config, self.norm)
         keys |= self.keys(config, keys)
         # Families with a log multiplier compute both factors.
-        if keys.get("rope.scaling.type") == "yarn" and "rope.scaling.yarn_log_multiplier" not in keys:
+        has_multiplier = keys.get("rope.scaling.yarn_log_multiplier")
+        if keys.get("rope.scaling.type") == "yarn" and has_multiplier:
+            keys |= yarn_magnitude_keys(config, keys)
+        elif keys.get("rope.scaling.type") == "yarn":
             keys["rope.scaling.yarn_attn_factor"] = yarn_magnitude(config) or keys.get("rope.scaling.yarn_attn_factor")
         return {name: value for name, value in keys.items() if value is not None}

@@ -82,6 +82,18 @@ def yarn_magnitude(config: Hyperparameters) -> float | None:
     return (rope.number("mscale") * log + 1.0) / (rope.number("mscale_all_dim") * log + 1.0)
 
 
+def yarn_magnitude_keys(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of YaRN's attention factor, if a file with a log multiplier would compute another factor."""
+    rope, multiplier = rope_of(config), float(keys["rope.scaling.yarn_log_multiplier"])
+    log = 0.1 * math.log(max(rope.number("factor"), 1.0))
+    wanted = rope.number("attention_factor", default=yarn_magnitude(config) or 1.0 + log)
+    is_latent = "attention.kv_lora_rank" in keys  # MLA scales the attention scores by the multiplier instead
+    if math.isclose(wanted, 1.0 if is_latent else (1.0 + log) / (1.0 + log * multiplier), rel_tol=1e-6):
+        return {}
+    out = {"rope.scaling.yarn_attn_factor": wanted}
+    return out if is_latent else out | {"rope.scaling.yarn_log_multiplier": None}
+
+
 def _longrope(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
     context = config.positive("max_position_embeddings")
     original = rope.positive(
@@ -90,7 +102,9 @@ def _longrope(config: Hyperparameters, rope: Hyperparameters) -> dict[str, Any]:
     usual = 1.0
     if context > original:
         usual = math.sqrt(1 + math.log(context / original) / math.log(max(2, original)))
-    factor = rope.number("attention_factor", "long_mscale", default=usual)
+    factor = rope.number("long_mscale", "attention_factor", default=usual)
+    if rope.has("long_mscale"):
+        rope.reject("short_mscale", unless=(None, factor))
     return {"rope.scaling.original_context_length": original, "rope.scaling.attn_factor": factor}
 
 

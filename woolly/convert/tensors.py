@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.source import Source
+from woolly.convert.source import Plain, Source
 from woolly.convert.tensor_mapping import LAYER, LEFT_OUT, MTP, PREFIXES, TOP, find_name
 from woolly.convert.tensor_ops import PLUS_ONE, TensorOp, in_pairs, one_of
 from woolly.errors import ModelError, UnsupportedError
@@ -116,7 +116,8 @@ def map_tensors(
     scalars: dict[str, list[tuple[int, float]]] = {}
     values: dict[str, Any] = {}
     n_layers = config.n_layers
-    is_tied = config.flag("tie_word_embeddings") and family.ties
+    sources = list(sources)
+    is_tied = config.flag("tie_word_embeddings") and family.ties and not _has_own_head(sources, family)
     has_experts = bool(keys.get("expert_count"))
     for source in sources:
         name = source.name
@@ -148,6 +149,24 @@ def map_tensors(
     targets = tuple(_target(name, pieces, kinds[name]) for name, pieces in found.items())
     values |= {key: [value for _, value in sorted(items)] for key, items in scalars.items()}
     return TensorMapping(tuple(sorted(targets, key=_rank)), tuple(left_out), drafts, values)
+
+
+def _has_own_head(sources: Sequence[Source], family: CheckpointFamily) -> bool:
+    """Return True if the output matrix differs from the token embeddings, which transformers then does not tie."""
+    heads = [one for one in sources if one.name.endswith("lm_head.weight")]
+    tables = [one for one in sources if _is_table(one.name, family)]
+    if len(heads) != 1 or len(tables) != 1 or heads[0].shape != tables[0].shape:
+        return False
+    head, table = heads[0], tables[0]
+    if not (isinstance(head, Plain) and isinstance(table, Plain)) or head.type is not table.type:
+        return False
+    return not np.array_equal(head.array(), table.array())
+
+
+def _is_table(name: str, family: CheckpointFamily) -> bool:
+    block, inside = _place(name, 1 << 12)
+    wanted = _wanted(inside, family, block) if block is None else None
+    return wanted is not None and wanted[0][0] == "token_embd.weight"
 
 
 def output_of_table(table: Target, family: CheckpointFamily, config: Hyperparameters) -> Target | None:

@@ -142,6 +142,7 @@ def _olmoe(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _phimoe(c: Hyperparameters, keys: Keys) -> Keys:
+    c.reject("num_experts_per_tok", unless=(None, 2))  # SparseMixer selects two
     experts = expert_keys(c)
     experts.pop("expert_feed_forward_length", None)
     return experts
@@ -156,6 +157,8 @@ def _granitemoe(c: Hyperparameters, keys: Keys) -> Keys:
 
 def _afmoe(c: Hyperparameters, keys: Keys) -> Keys:
     c.reject("mup_enabled", unless=(True,))  # the class's default is False
+    if layer_kinds(c, 4) != layer_kinds(c.replaced(layer_types=None), 4):  # layers without a window have no rope
+        c.reject("layer_types", unless=())
     experts = expert_keys(c, scoring="sigmoid", normalize=c.flag("route_norm", default=True))
     experts["expert_weights_scale"] = c.number("route_scale", default=1.0)
     dense = {"leading_dense_block_count": c.integer("num_dense_layers", default=0)}
@@ -304,7 +307,12 @@ FAMILIES = (
         plus_one=True,
     ),
     CheckpointFamily("olmoe", "OlmoeForCausalLM", _olmoe),
-    CheckpointFamily("phimoe", "PhimoeForCausalLM PhiMoEForCausalLM", _phimoe),
+    CheckpointFamily(
+        "phimoe",
+        "PhimoeForCausalLM PhiMoEForCausalLM",
+        _phimoe,
+        settings={"router_jitter_noise": (0.01,)},  # SparseMixer's threshold, also without training
+    ),
     CheckpointFamily(
         "qwen2moe",
         "Qwen2MoeForCausalLM",
