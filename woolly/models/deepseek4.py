@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,8 +17,6 @@ _KNOWN = (
     "rope.scaling.yarn_log_multiplier",  # no effect: YaRN does not change the magnitude
 )
 
-_MAX_STREAMS, _MAX_ITERATIONS = 16, 1000
-
 
 @dataclass(frozen=True)
 class Deepseek4Params:
@@ -30,9 +27,7 @@ class Deepseek4Params:
     far: Rope  # rope of layers with blocks
     index: parts.Index | None  # selects blocks; None: rows attend to all blocks
     groups: int  # head groups of the low-rank output projection
-    streams: int
-    iterations: int  # Sinkhorn iterations to make the mixing matrix doubly stochastic
-    eps: float  # epsilon of the iterations
+    streams: parts.Streams
     limits: tuple[tuple[float, float], ...]  # per layer: gate limits of routed and shared experts; 0: no limit
 
 
@@ -64,21 +59,13 @@ def read(keys: Keys) -> Deepseek4Params:
             f"{keys.architecture} models limit the gates of all experts or of no expert; the file has limits"
             f" {limits[0][0]:g} and {limits[1][0]:g}"
         )
-    streams, iterations = (keys.positive(f"hyper_connection.{name}") for name in ("count", "sinkhorn_iterations"))
-    if streams > _MAX_STREAMS or iterations > _MAX_ITERATIONS:
-        raise UnsupportedError(
-            f"{keys.architecture} models support at most {_MAX_STREAMS} streams and {_MAX_ITERATIONS} Sinkhorn"
-            f" iterations; the file has {streams} and {iterations}"
-        )
     return Deepseek4Params(
         common=hp,
         every=every,
         far=far,
         index=_read_index(keys, far, every),
         groups=keys.positive("attention.output_group_count"),
-        streams=streams,
-        iterations=iterations,
-        eps=keys.number("hyper_connection.epsilon"),
+        streams=parts.read_streams(keys, hp.eps),
         limits=tuple(zip(*limits, strict=True)),
     )
 
@@ -102,31 +89,18 @@ def _read_index(keys: Keys, rope: Rope, every: tuple[int, ...]) -> parts.Index |
 
 def build(p: Tracer, hp: Deepseek4Params) -> None:
     """Build the model."""
-    common, n = hp.common, hp.streams
+    common, n = hp.common, hp.streams.count
     p.skip(*common.drafts)
-    one = p.embed("token_embd", width=common.width)
-    x = one
-    for _ in range(n - 1):
-        x = p.concat(x, one)
+    x = parts.copies(p, p.embed("token_embd", width=common.width), hp.streams)
     for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
-            x = _connected(p, x, "attn", hp, partial(_attention, p, hp=hp, i=i))
-            x = _connected(p, x, "ffn", hp, partial(_experts, p, hp=hp, i=i))
+            x = parts.hyper_connected(p, x, "attn", hp.streams, partial(_attention, p, hp=hp, i=i))
+            x = parts.hyper_connected(p, x, "ffn", hp.streams, partial(_experts, p, hp=hp, i=i))
     logits = p.linear(p.rms_norm(x, eps=common.eps), "output_hc_fn", width=n)
-    share = p.hyper_connections(logits, "output_hc_scale", "output_hc_base", streams=n, iterations=0, eps=hp.eps)
-    parts.read_out(p, p.mix_streams(x, share, streams=n), common)
-
-
-def _connected(p: Tracer, x: Handle, name: str, hp: Deepseek4Params, layer: Callable[[Handle], Handle]) -> Handle:
-    """Return hyper-connection coefficients: stream to layer, stream to stream, and layer to stream."""
-    n, eps = hp.streams, hp.common.eps
-    logits = p.linear(p.rms_norm(x, eps=eps), f"hc_{name}_fn", width=n * (n + 2))
-    shares = p.hyper_connections(
-        logits, f"hc_{name}_scale", f"hc_{name}_base", streams=n, iterations=hp.iterations, eps=hp.eps
+    share = p.hyper_connections(
+        logits, "output_hc_scale", "output_hc_base", streams=n, iterations=0, eps=hp.streams.eps
     )
-    into, out, among = p.split(shares, n, n, n * n)
-    y = layer(p.rms_norm(p.mix_streams(x, into, streams=n), f"{name}_norm", eps=eps))
-    return p.mix_streams(x, among, streams=n) + p.mix_streams(y, out, streams=1)
+    parts.read_out(p, p.mix_streams(x, share, streams=n), common)
 
 
 def _attention(p: Tracer, h: Handle, hp: Deepseek4Params, i: int) -> Handle:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from woolly.models.parts.embedding import typed
     from woolly.models.parts.encoder import post_norm_layers
     from woolly.models.parts.head import embeddings, logits, read_out, unembedded
+    from woolly.models.parts.hyper_connections import Streams, copies, hyper_connected, mean_stream, read_streams
     from woolly.models.parts.indexer import Index, indexed, indexed_blocks, read_index
     from woolly.models.parts.mla import Latent, latent_attention, read_latent
     from woolly.models.parts.recurrence import gated_delta_net, kimi_delta_net, mamba, mamba2, short_conv
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Index",
     "Latent",
+    "Streams",
     "apply_rope",
     "attend",
+    "copies",
     "embeddings",
     "experts",
     "experts_or_feed_forward",
@@ -36,6 +39,7 @@ __all__ = [
     "gated_attention",
     "gated_delta_net",
     "gated_input",
+    "hyper_connected",
     "indexed",
     "indexed_blocks",
     "kimi_delta_net",
@@ -44,6 +48,7 @@ __all__ = [
     "logits",
     "mamba",
     "mamba2",
+    "mean_stream",
     "next_token",
     "plain_feed_forward",
     "post_norm_layers",
@@ -51,6 +56,7 @@ __all__ = [
     "read_index",
     "read_latent",
     "read_out",
+    "read_streams",
     "self_attention",
     "shared_attention",
     "short_conv",
@@ -65,6 +71,7 @@ __getattr__ = lazy_getattr(
         "embedding": "typed",
         "encoder": "post_norm_layers",
         "head": "logits read_out unembedded embeddings",
+        "hyper_connections": "Streams copies hyper_connected mean_stream read_streams",
         "indexer": "Index indexed indexed_blocks read_index",
         "mla": "Latent latent_attention read_latent",
         "recurrence": "gated_delta_net kimi_delta_net mamba mamba2 short_conv",
