@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.convert.published import LLAMA, arch, facts, plain, unpaired
+from tests.convert.published import LLAMA, arch, facts, neox_rows, plain, unpaired
 
 
 def nanbeige(file):
@@ -66,4 +66,19 @@ def maple(file):
     return "MapleForCausalLM", plain(file, LLAMA), config
 
 
-ROWS = {"nanbeige": nanbeige, "talkie": talkie, "spark2_5": spark, "maple": maple}
+def chameleon(file):
+    """The image tokenizer is left out; norms are those of halves, one row for each head."""
+    back = unpaired(file)
+
+    def each(name, value):
+        if "attn_q_norm" in name or "attn_k_norm" in name:
+            return neox_rows(value.T, 1).T
+        return back(name, value)
+
+    arrays = plain(file, LLAMA, each=each)
+    arrays["model.vqmodel.encoder.conv_in.weight"] = np.zeros((4, 4), np.float32)
+    more = {"swin_norm": False, "vq_config": {"embed_dim": 256}, "vocabulary_map": {"<image>": 8}}
+    return "ChameleonForConditionalGeneration", arrays, facts(file) | more
+
+
+ROWS = {"chameleon": chameleon, "nanbeige": nanbeige, "talkie": talkie, "spark2_5": spark, "maple": maple}

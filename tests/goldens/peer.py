@@ -53,7 +53,7 @@ rwkv6qwen2 and cogvlm with their formulas only.
 transformers has no RWKV-6, QRWKV-6, RWKV-7 and ARWKV-7: the formulas of their papers are computed in f64. It has no
 arctic, bailingmoe, baichuan of 40 layers, cogvlm, grok, grovemoe, jais, maincoder, maple, nanbeige, openelm, plamo,
 plamo2, plamo3, plm, refact, smallthinker, spark2_5 and talkie either: loops of `tests/goldens/loops.py`, `skeletons.py`
-and `cogvlm.py` stand for it.
+and `cogvlm.py` stand for it, and for the classes of chameleon, glm5next and hrm_text.
 
 Woolly honours keys that llama.cpp reads in some architectures only, since transformers does what they say, and one
 file may give other logits in the two engines: `attention.sliding_window` (llama.cpp: in 28 architectures),

@@ -172,7 +172,160 @@ def maple(file, x):
     return Part(file).norm(x, "output_norm")
 
 
-LOOPS = {"maple": maple, "nanbeige": nanbeige, "spark2_5": spark2_5, "talkie": talkie}
+def layer_norm(x, weight, bias, eps):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + eps) * weight + bias
+
+
+def hrm_text(file, x):
+    stack, high, low = (int(file.get(f"hrm.{name}")) for name in ("layers_per_stack", "h_cycles", "l_cycles"))
+    base, top = float(file.get("rope.freq_base")), Part(file)
+
+    def run(x, first):
+        for i in range(first, first + stack):
+            b = Part(file, i)
+            h = b.norm(x)
+            q, k, v = (b.heads(h, name) for name in "qkv")
+            a = attend(rotated(q, base), rotated(k, base), v) * sigmoid(b.linear(h, "attn_gate"))
+            x = x + b.linear(a, "attn_output")
+            x = x + b.swiglu(b.norm(x))
+        return top.norm(x)
+
+    x = x * float(file.get("embedding_scale"))
+    z = top.get("hrm_z_l_init")
+    for _ in range(high):
+        for _ in range(low):
+            z = run(x + z, 0)
+        x = run(x + z, stack)
+    return x
+
+
+def chameleon(file, x):
+    base = float(file.get("rope.freq_base"))
+    for i in range(int(file.get("block_count"))):
+        b, after = Part(file, i), bool(file.get("swin_norm", False))
+
+        def attention(h, b=b):
+            q, k, v = (b.heads(h, name) for name in "qkv")
+            q, k = (
+                layer_norm(y, *(b.get(f"attn_{name}_norm.{kind}")[:, None] for kind in ("weight", "bias")), 1e-5)
+                for name, y in (("q", q), ("k", k))
+            )
+            return b.linear(attend(rotated(q, base, adjacent=True), rotated(k, base, adjacent=True), v), "attn_output")
+
+        for name, part in (("attn_norm", attention), ("ffn_norm", b.swiglu)):
+            x = x + (b.norm(part(x), name) if after else part(b.norm(x, name)))
+    return Part(file).norm(x, "output_norm")
+
+
+def delta_net(b, x):
+    """Kimi delta attention with a decay between the lower bound and 0, row by row."""
+    heads = b.key("attention.head_count")
+    kernel = int(b.file.get("ssm.conv_kernel"))
+
+    def conv(name):
+        y, w = b.linear(x, f"attn_{name}"), b.get(f"ssm_conv1d_{name}.weight").reshape(-1, kernel)
+        y = np.concatenate([np.zeros((kernel - 1, y.shape[1])), y])
+        return silu(sum(y[i : i + len(x)] * w[:, i] for i in range(kernel))).reshape(len(x), heads, -1)
+
+    def normed(y):
+        return y / np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6)
+
+    q, k, v = conv("q"), conv("k"), conv("v")
+    q, k = normed(q) * q.shape[-1] ** -0.5, normed(k)
+    fade = (b.linear(b.linear(x, "ssm_f_a"), "ssm_f_b") + b.get("ssm_dt.bias")).reshape(k.shape)
+    keep = np.exp(float(b.file.get("kda.gate_lower_bound")) * sigmoid(-b.get("ssm_a")[:, None] * fade))
+    beta, state, rows = sigmoid(b.linear(x, "ssm_beta")), np.zeros((heads, k.shape[-1], v.shape[-1])), []
+    for t in range(len(x)):
+        state = keep[t][..., None] * state
+        wrong = v[t] - np.einsum("hkv,hk->hv", state, k[t])
+        state = state + beta[t][:, None, None] * k[t][..., None] * wrong[:, None]
+        rows.append(np.einsum("hkv,hk->hv", state, q[t]))
+    gate = sigmoid(b.linear(b.linear(x, "ssm_g_a"), "ssm_g_b"))
+    return b.linear(b.norm(np.stack(rows), "ssm_norm").reshape(len(x), -1) * gate, "attn_output")
+
+
+def pooled_attention(b, x):
+    """Absorbed attention over one latent row, to the pools that an index selects and the incomplete last one."""
+    heads, rank = b.key("attention.head_count"), b.key("attention.kv_lora_rank")
+    low = b.norm(b.linear(x, "attn_q_a"), "attn_q_a_norm")
+    q = b.linear(low, "attn_q_b").reshape(len(x), heads, -1)
+    q = np.einsum("thd,hrd->htr", q, b.get("attn_k_b.weight"))
+    c = b.norm(b.linear(x, "attn_kv_a_mqa")[:, :rank], "attn_kv_a_norm")
+    n, pool = b.key("attention.indexer.head_count"), b.key("attention.indexer.kpool")
+    eps = b.key("attention.layer_norm_epsilon")
+    keys = layer_norm(b.linear(x, "indexer.attn_k"), *(b.get(f"indexer.k_norm.{y}") for y in ("weight", "bias")), eps)
+    gates, seen = b.linear(x, "indexer_compressor_gate"), np.zeros((len(x), len(x)), bool)
+    queries = b.linear(low, "indexer.attn_q_b").reshape(len(x), n, -1)
+    shares = b.linear(x, "indexer.proj") * (n * queries.shape[-1]) ** -0.5
+    pooled = []
+    for first in range(0, len(x) - pool + 1, pool):
+        weights = softmax((gates[first : first + pool] + b.get("indexer_compressor_ape.weight")).T).T
+        pooled.append((weights * keys[first : first + pool]).sum(0))
+    for t in range(len(x)):
+        whole = (t + 1) // pool
+        seen[t, whole * pool : t + 1] = True
+        scores = [shares[t] @ np.maximum(queries[t] @ pooled[i], 0) for i in range(whole)]
+        for i in np.argsort(-np.array(scores), kind="stable")[: b.key("attention.indexer.top_k") // pool]:
+            seen[t, i * pool : (i + 1) * pool] = True
+    scores = np.where(seen, q @ c.T * b.key("attention.key_length_mla") ** -0.5, -np.inf)
+    out = np.einsum("htr,hvr->thv", softmax(scores) @ c, b.get("attn_v_b.weight"))
+    return b.linear(out.reshape(len(x), -1), "attn_output")
+
+
+def clamped(b, x, end, limit):
+    gate, up = b.linear(x, f"ffn_gate{end}"), b.linear(x, f"ffn_up{end}")
+    return b.linear(silu(np.minimum(gate, limit)) * np.clip(up, -limit, limit), f"ffn_down{end}")
+
+
+def routed(b, x):
+    """Sigmoid scores, chosen with a bias, normalized and scaled."""
+    scores = sigmoid(b.linear(x, "ffn_gate_inp"))
+    chosen = best(scores + b.get("exp_probs_b.bias") + 9, b.key("expert_used_count")) > 0
+    shares = np.where(chosen, scores, 0)
+    return shares / shares.sum(1, keepdims=True) * b.key("expert_weights_scale")
+
+
+def glm5next(file, x):
+    n, iterations = (int(file.get(f"hyper_connection.{y}")) for y in ("count", "sinkhorn_iterations"))
+    eps = float(file.get("hyper_connection.epsilon"))
+    streams = np.stack([x] * n, axis=1)
+
+    def connected(b, streams, name, part):
+        scale, base = b.get(f"hc_{name}_scale.weight"), b.get(f"hc_{name}_base.weight")
+        logits = b.linear(b.norm(streams.reshape(len(streams), -1)), f"hc_{name}_fn")
+        into = sigmoid(logits[:, :n] * scale[0] + base[:n]) + eps
+        out = 2 * sigmoid(logits[:, n : 2 * n] * scale[1] + base[n : 2 * n])
+        among = softmax((logits[:, 2 * n :] * scale[2] + base[2 * n :]).reshape(-1, n, n)) + eps
+        for i in range(2 * iterations - 1):
+            among = among / (among.sum(1 if i % 2 == 0 else 2, keepdims=True) + eps)
+        y = part(b.norm((into[..., None] * streams).sum(1), f"{name}_norm"))
+        return np.einsum("tij,tiw->tjw", among, streams) + out[..., None] * y[:, None]
+
+    for i in range(int(file.get("block_count"))):
+        b = Part(file, i)
+        part = pooled_attention if b.key("attention.head_count_kv") else delta_net
+
+        def network(h, b=b):
+            limit, shared = (float(b.key(f"swiglu_clamp_{y}")) for y in ("exp", "shexp"))
+            if b.get("ffn_gate_inp.weight") is None:
+                return clamped(b, h, "", shared)
+            return experts(b, h, routed(b, h), limit) + clamped(b, h, "_shexp", shared)
+
+        streams = connected(b, streams, "attn", lambda h, b=b, part=part: part(b, h))
+        streams = connected(b, streams, "ffn", network)
+    return Part(file).norm(streams.mean(1), "output_norm")
+
+
+LOOPS = {
+    "chameleon": chameleon,
+    "glm5next": glm5next,
+    "hrm_text": hrm_text,
+    "maple": maple,
+    "nanbeige": nanbeige,
+    "spark2_5": spark2_5,
+    "talkie": talkie,
+}
 
 
 def logits(file, ids):

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.cases.latents import LATENTS
 from tests.cases.mtp import with_block
 from tests.cases.newest import NEWEST
-from tests.cases.tiny import write_tiny
+from tests.cases.tiny import byte_vocabulary, write_tiny
+from woolly import Tokenizer
 from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace, trace_draft
 from woolly.plan.passes import inject_embeddings
+from woolly.runtime import Batch, Options, get_backend
 
 
 def traced(tiny, folder):
@@ -89,3 +92,68 @@ def test_hunyuan_4_without_streams_is_rejected(tmp_path):
     tiny = NEWEST["hy_v4"]
     with pytest.raises(UnsupportedError, match="2 to 16 streams"):
         traced(replace(tiny, extra=tiny.extra | {"hyper_connection.count": 1}), tmp_path)
+
+
+def test_glm_5_3_flash_selects_pools_in_layers_with_attention(tmp_path):
+    tiny = NEWEST["glm5next"]
+    plan = traced(tiny, tmp_path)
+    ops = [step.op for step in plan.steps]
+    assert (ops.count("indexer"), ops.count("compress"), ops.count("delta_net")) == (2, 2, 2)
+    assert {step.integer("whole") for step in plan.steps if step.op == "indexer"} == {1}
+    with open_gguf(write_tiny(tiny, tmp_path / "tiny.gguf")) as file:
+        dense = trace(file, ctx=11)
+    assert "indexer" not in {step.op for step in dense.steps} and dense.positions == 11
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [({}, [10.0, 10.0]), ({"swiglu_clamp_exp": 3.0}, [3.0, 3.0]), ({"swiglu_clamp_shexp": [0.0] * 4}, [10.0, 0.0])],
+)
+def test_glm_5_3_flash_without_limits_has_those_of_the_released_model(more, expected, tmp_path):
+    tiny = NEWEST["glm5next"]
+    extra = {key: value for key, value in tiny.extra.items() if "clamp" not in key}
+    plan = traced(replace(tiny, extra=extra | more), tmp_path)
+    found = [next(step.number("limit") for step in plan.steps if step.op == op) for op in ("moe", "glu")]
+    assert found == expected
+
+
+def test_other_prefix_and_names_of_glm_5_3_flash_give_the_same_plan(tmp_path):
+    tiny = NEWEST["glm5next"]
+
+    def renamed(tiny, i):
+        shapes = NEWEST["glm5next"].blocks(tiny, i).items()
+        return {name.replace("indexer_compressor_", "indexer.kpool_"): shape for name, shape in shapes}
+
+    extra = {key: value for key, value in tiny.extra.items() if not key.endswith((".kpool", "head_count_kv"))}
+    extra |= {"attention.indexer.block_size": 4, "full_attention_interval": 2, "attention.head_count_kv": 1}
+    listed = {"attention.head_count_kv": [0, 1, 0, 1], "attention.indexer.kpool": 4}
+    extra["attention.recurrent_layers"] = [True, False, True, False]
+    other = replace(tiny, architecture="glm5-next", extra=extra | listed, blocks=renamed)
+    plans = [traced(one, tmp_path) for one in (tiny, other)]
+    assert [step.op for step in plans[0].steps] == [step.op for step in plans[1].steps]
+
+
+def test_chameleon_never_samples_image_tokens(tmp_path):
+    tiny, large = NEWEST["chameleon"], np.random.RandomState(3).standard_normal((8300, 64))
+    assert "clip" not in {step.op for step in traced(tiny, tmp_path).steps}  # the vocabulary has no image tokens
+    many = replace(tiny, root={"output.weight": large, "token_embd.weight": large})
+    with open_gguf(write_tiny(many, tmp_path / "large.gguf")) as file:
+        program = get_backend("reference").compile(trace(file), file.tensors, Options())
+        row = program.run(Batch.of([([1, 5], 0, [0])]), program.new_state(1))[0]
+    assert (row[4:8196] < -3.3e38).all() and np.abs(row[:4]).min() > 0
+    assert np.abs(row[8196:]).max() < 1e3 and row.argmax() not in range(4, 8196)
+
+
+def test_hrm_text_with_another_number_of_passes_is_rejected(tmp_path):
+    tiny = NEWEST["hrm_text"]
+    with pytest.raises(ModelError, match="block_count is 12; expected 18"):
+        traced(replace(tiny, extra=tiny.extra | {"hrm.h_cycles": 3}), tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ["glm5next", "glm5-next", "glm4"])
+def test_undeclared_turn_tokens_end_answers_of_glm_5_3_flash(architecture):
+    keys = byte_vocabulary() | {"general.architecture": architecture}
+    keys["tokenizer.ggml.tokens"] = [*keys["tokenizer.ggml.tokens"][:-2], "<|user|>", "<|observation|>"]
+    n = len(keys["tokenizer.ggml.tokens"])
+    ends = Tokenizer.from_metadata(keys).stop_ids & {n - 2, n - 1}
+    assert ends == ({n - 2, n - 1} if architecture != "glm4" else set())

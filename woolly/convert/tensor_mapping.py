@@ -32,7 +32,7 @@ LAYER = re.compile(r"(?:encoder\.|layers\.)?(?:layers|h|blocks?|layer|decoder_la
 LEFT_OUT = re.compile(
     r"(^|\.)(visual|vision|vision_tower|vision_model|vision_encoder|vision_embed_tokens|audio_tower|audio_model|"
     r"multi_modal_projector|mm_projector|embed_vision|embed_audio|vit_large_projector|aligner|sound_encoder|audio_encoder|patch_merge_mlp|mlp_AR|"
-    r"vit|sam_model|projector\.layers)\.|(^|\.)(image_newline|view_seperator)$"
+    r"vit|vqmodel|sam_model|projector\.layers)\.|(^|\.)(image_newline|view_seperator)$"
     r"|rotary_emb\.inv_freq$|\.masked_bias$|\.att(n|ention)\.bias$|(slope_rate|diagonal_decay|query_decay|key_decay)$|\.embed_positions\."
     r"|relative_pe\.slopes$|(^|\.)pooler\.dense\.|embeddings\.position_ids$|^cls\.(predictions|seq_relationship)\."
     r"|mlp\.experts\.bias$|\.num_batches_tracked$"

@@ -83,6 +83,9 @@ _STOP_TEXTS = (
     "[e~[",
 )
 
+# Further ends of files that do not declare them, by architecture: the model would write the user's next turn itself.
+_STOP_TEXTS_OF = dict.fromkeys(("glm5next", "glm5-next"), ("<|user|>", "<|observation|>"))
+
 # Channel markers of gpt-oss, which are shown, and parsed in text.
 _VISIBLE_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
@@ -170,6 +173,7 @@ def _find_stops(vocabulary: Vocabulary, roles: dict[str, int]) -> frozenset[int]
     types = vocabulary.types
     known = _present(vocabulary, _STOP_TEXTS)
     known += [i for i in _present(vocabulary, ["</s>"]) if types[i] != TokenType.NORMAL]
+    known += _present(vocabulary, _STOP_TEXTS_OF.get(str(vocabulary.metadata.get("general.architecture")), ()))
     types[known] = TokenType.CONTROL
     types[_present(vocabulary, _VISIBLE_TEXTS)] = TokenType.USER_DEFINED
     stops = {*known, *(roles[r] for r in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom") if r in roles)}

@@ -11,7 +11,7 @@ from woolly.convert.family import CheckpointFamily
 from woolly.convert.gguf_keys import expert_keys, window_keys
 from woolly.convert.hyperparameters import Hyperparameters
 from woolly.convert.rope import rope_of
-from woolly.convert.tensor_ops import TensorOp, reshaped, scaled
+from woolly.convert.tensor_ops import Array, TensorOp, reshaped, scaled
 
 Keys = dict[str, Any]
 _EPSILON = float(np.finfo(np.float32).eps)  # of norms in torch without an epsilon
@@ -56,6 +56,22 @@ def _maple(c: Hyperparameters, keys: Keys) -> Keys:
     return window_keys(c) | expert_keys(c, normalize=True) | {"swiglu_clamp_exp": [7.0] * c.n_layers}
 
 
+def _chameleon(c: Hyperparameters, keys: Keys) -> Keys:
+    return {"swin_norm": c.flag("swin_norm")}
+
+
+def _chameleon_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
+    """Reorder the norms of heads like the rows of q and k."""
+    if not name.startswith(("attn_q_norm.", "attn_k_norm.")):
+        return ()
+    return (TensorOp(_paired_columns, rows=False),)
+
+
+def _paired_columns(x: Array) -> Array:
+    out: Array = x.reshape(x.shape[0], 2, -1).swapaxes(1, 2).reshape(x.shape)
+    return out
+
+
 _TALKIE = {
     "attn.attn_query": "attn_q",
     "attn.attn_key": "attn_k",
@@ -71,6 +87,14 @@ _TALKIE = {
 }
 
 FAMILIES = (
+    CheckpointFamily(
+        "chameleon",
+        "ChameleonForConditionalGeneration ChameleonForCausalLM",
+        _chameleon,
+        changes=_chameleon_changes,
+        pairs=True,
+        settings={"vq_config": lambda value, c: True, "vocabulary_map": lambda value, c: True},
+    ),
     CheckpointFamily(
         "maple",
         "MapleForCausalLM",

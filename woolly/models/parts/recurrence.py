@@ -36,11 +36,20 @@ def gated_delta_net(
     return p.linear(p.glu(z, o) if gate == "silu" else o * p.unary(z, gate), "ssm_out", width=hp.width)
 
 
-def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float = 0.0) -> Handle:
+def kimi_delta_net(
+    p: Tracer,
+    h: Handle,
+    hp: TransformerParams,
+    *,
+    floor: float = 0.0,
+    is_negative: bool = False,
+    l2_eps: float | None = None,
+) -> Handle:
     """Build Kimi delta attention: separate convolutions for q, k and v, a decay per channel of k, a gated norm.
 
     The decay and the gate may be low-rank. With `floor`, the log decay is between `floor` and 0, and the file has
-    positive rates.
+    positive rates, or negated ones with `is_negative`. `l2_eps` is the epsilon of the norms of q and k; None: the
+    model's.
     """
     r = hp.scan
     q, k, v = (p.linear(h, f"attn_{x}", width=r.inner) for x in "qkv")
@@ -53,10 +62,12 @@ def kimi_delta_net(p: Tracer, h: Handle, hp: TransformerParams, *, floor: float 
         fade = p.linear(fade, "ssm_f_b", width=r.inner)
     fade, rates = fade + p.vector("ssm_dt.bias"), p.vector("ssm_a").weight
     if floor:
-        decay = p.unary(p.mul_weight(fade, rates, run=r.state), "sigmoid") * floor
+        fade = p.mul_weight(fade, rates, run=r.state)
+        decay = p.unary(fade * -1.0 if is_negative else fade, "sigmoid") * floor
     else:
         decay = p.mul_weight(p.unary(fade, "softplus"), rates, run=r.state)
-    o = p.delta_net(q, k, v, decay, beta, heads_k=r.heads, heads_v=r.heads, order="div", eps=hp.eps)
+    eps = hp.eps if l2_eps is None else l2_eps
+    o = p.delta_net(q, k, v, decay, beta, heads_k=r.heads, heads_v=r.heads, order="div", eps=eps)
     if p.has("ssm_g_b"):
         z = p.linear(z, "ssm_g_b", width=r.inner)
     return p.linear(p.rms_norm(o, "ssm_norm", eps=hp.eps) * p.unary(z, "sigmoid"), "attn_output", width=hp.width)
