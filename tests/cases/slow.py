@@ -103,6 +103,7 @@ SLOW = (
     "tests/llm/test_llm.py::test_smollm2",
     "tests/llm/test_llm_requests.py::test_close_frees_threads_file_and_memory_even_with_an_open_stream",
     "tests/llm/test_images.py",
+    "tests/llm/test_types.py",
     "tests/llm/test_videos.py",
     "tests/machine/test_limited_process.py::test_child_that_fails_crashes_or_hangs_gives_nothing",
     "tests/machine/test_memory.py::test_reset_peak_forgets_freed_memory",

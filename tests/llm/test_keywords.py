@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from woolly import LLM, AsyncChatStream, AsyncLLM, ChatStream, RequestError, SamplingParams, TemplateError, _native
+from woolly import LLM, AsyncLLM, RequestError, SamplingParams, TemplateError, _native
 from woolly.llm.model_options import rows_of
 from woolly.llm.unsupported_calls import PEER_CALLS
 from woolly.runtime import KV_TYPES
@@ -62,16 +62,33 @@ def test_keywords_of_other_libraries_suggest_ours(llm):
 def test_type_checkers_see_the_fields_of_sampling_params():
     assert [*SamplingOptions.__annotations__] == [field.name for field in fields(SamplingParams)]
     for field in fields(SamplingParams):
-        assert "".join(SamplingOptions.__annotations__[field.name].__forward_arg__.split()) == "".join(
-            field.type.split()
-        )
+        own = "".join(field.type.split())
+        if own.startswith("tuple["):  # any sequence is accepted
+            own = own.replace("tuple[", "Sequence[").removesuffix(",...]") + "]"
+        assert "".join(SamplingOptions.__annotations__[field.name].__forward_arg__.split()) == own
 
 
-def test_type_checkers_see_the_chunks_of_a_conversation():
-    """A checker reads what a loop yields from __iter__, then from __next__ of what it returns."""
-    for stream, iterate, step in ((ChatStream, "__iter__", "__next__"), (AsyncChatStream, "__aiter__", "__anext__")):
-        assert vars(stream)[iterate].__annotations__["return"] == stream.__name__
-        assert vars(stream)[step].__annotations__["return"] == "ChatChunk"
+def test_server_methods_are_hidden_from_completion(llm):
+    shown = [name for name in dir(llm) if not name.startswith("_")]
+    assert {"chat", "generate", "embed", "tokenize", "close", "ctx", "path"} <= set(shown)
+    assert not any(name.startswith("prepare") or name in ("driver", "keeps_shared") for name in shown)
+    assert len(shown) < 40, shown
+
+
+def test_pickling_an_open_model_says_what_to_do(llm):
+    with pytest.raises(TypeError, match=r"LLM objects cannot be pickled; open the model in each process: LLM\(path\)"):
+        pickle.dumps(llm)
+
+
+def test_parsed_is_an_instance_of_the_class(llm):
+    answer = llm.chat(HI, schema=Point, max_tokens=60, seed=1)
+    assert answer.parsed == Point.model_validate_json(answer.text)
+    assert llm.chat(HI, schema=Point, max_tokens=1).parsed is None  # cut
+    assert llm.chat(HI, schema=Point.model_json_schema(), max_tokens=60, seed=1).parsed is None
+    stream = llm.chat(HI, schema=Point, max_tokens=60, seed=1, stream=True)
+    text = "".join(chunk.text for chunk in stream)
+    assert stream.completion.parsed == Point.model_validate_json(text)
+    assert pickle.loads(pickle.dumps(answer)) == answer
 
 
 @pytest.mark.parametrize(

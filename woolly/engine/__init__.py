@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from woolly.engine.request_options import RequestOptions
     from woolly.engine.threads.completion import Chunk, Completion, Score
     from woolly.engine.threads.driver import EngineDriver
-    from woolly.engine.threads.stream import Stream
+    from woolly.engine.threads.stream import ChunkStream, Stream
 
 __all__ = [
     "AssistantProposer",
     "Chunk",
+    "ChunkStream",
     "Completion",
     "DFlashProposer",
     "DraftModelProposer",
@@ -81,6 +82,6 @@ __getattr__ = lazy_getattr(
         "request_options": "RequestOptions",
         "threads.completion": "Chunk Completion Score",
         "threads.driver": "EngineDriver",
-        "threads.stream": "Stream",
+        "threads.stream": "ChunkStream Stream",
     },
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from woolly.chat import CallStart, ChatFormat, Event, Finished, Reasoning, Text, ToolCall, Usage, gather
-from woolly.engine import Chunk, Completion, EngineDriver, Request, Stream
+from woolly.engine import Chunk, ChunkStream, Completion, EngineDriver, Request
 from woolly.errors import RequestError
 
 
@@ -17,6 +17,17 @@ class ChatCompletion(Completion):
 
     reasoning: str = ""  # reasoning before the answer
     tool_calls: tuple[ToolCall, ...] = ()
+    schema: type | None = field(default=None, compare=False, repr=False)  # pydantic class that the answer matches
+
+    @property
+    def parsed(self) -> Any:
+        """Answer as an instance of the pydantic class that was passed as `schema`.
+
+        None without such a class, and if the answer has no text or was cut.
+        """
+        if self.schema is None or not self.text or self.finish_reason != "stop":
+            return None
+        return self.schema.model_validate_json(self.text)  # type: ignore[attr-defined]  # checked by ChatReader
 
 
 @dataclass(frozen=True)
@@ -32,8 +43,9 @@ class ChatChunk(Chunk):
 class ChatReader:
     """Parses the chunks of the answers to a conversation as they arrive."""
 
-    def __init__(self, layout: ChatFormat, requests: Sequence[Request]) -> None:
+    def __init__(self, layout: ChatFormat, requests: Sequence[Request], schema: object = None) -> None:
         self._layout = layout
+        self._schema = schema if isinstance(schema, type) and hasattr(schema, "model_validate_json") else None
         self._requests = tuple(requests)
         self._parsers = [layout.parser() for _ in self._requests]
         self._events: list[list[Event]] = [[] for _ in self._requests]
@@ -65,7 +77,7 @@ class ChatReader:
         if not events or not isinstance(events[-1], Finished):  # the chunks were not all read
             parser = self._layout.parser()
             events = parser.push(one.text) + parser.finish(one.finish_reason, _usage(self._requests[index]))
-        return ChatCompletion(**_fields(one), **vars(gather(events)))
+        return ChatCompletion(**_fields(one), **vars(gather(events)), schema=self._schema)
 
     def _ended_calls(self, index: int, events: Sequence[Event]) -> tuple[ToolCall, ...]:
         """Return the tool calls that these events complete.
@@ -81,23 +93,22 @@ class ChatReader:
         return ended
 
 
-class ChatStream(Stream):
-    """Stream of ChatChunks."""
+class ChatStream(ChunkStream[ChatChunk]):
+    """Iterator over the chunks of an answer to a conversation."""
 
-    def __init__(self, driver: EngineDriver, layout: ChatFormat, requests: Sequence[Request]) -> None:
+    def __init__(
+        self, driver: EngineDriver, layout: ChatFormat, requests: Sequence[Request], schema: object = None
+    ) -> None:
         super().__init__(driver, requests)
-        self._reader = ChatReader(layout, requests)
+        self._reader = ChatReader(layout, requests, schema)
 
     @property
     def completion(self) -> ChatCompletion:
         """Complete answer; raise RequestError while it is unfinished."""
         return self._reader.complete(super().completion)
 
-    def __iter__(self) -> ChatStream:
-        return self
-
-    def __next__(self) -> ChatChunk:
-        return self._reader.read(super().__next__())
+    def _read(self, chunk: Chunk) -> ChatChunk:
+        return self._reader.read(chunk)
 
 
 def _fields(given: Chunk | Completion) -> dict[str, Any]:

@@ -110,7 +110,8 @@ class AsyncLLM(UnsupportedCallsMixin):
         completions = await self._complete([requests for _, requests in chats])
         if not (many := is_list_of_chats(messages)):
             completions[0].checked()
-        answers = [ChatReader(*chat).complete(one) for chat, one in zip(chats, completions, strict=True)]
+        schema = options.get("schema")
+        answers = [ChatReader(*chat, schema).complete(one) for chat, one in zip(chats, completions, strict=True)]
         return answers if many else answers[0]
 
     async def compact(

@@ -345,24 +345,25 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         A string is a single user message. The answer's `text` excludes its `reasoning` and `tool_calls`. Lists,
         `stream`, `progress`, sampling options, `timeout` and `priority` work as in `generate`.
 
-        `schema` is a JSON schema or a pydantic class that the answer must match. `tools` are functions that the model
-        may call, in OpenAI's format. `tool_choice` is none, auto, required or the name of a tool; with
-        `parallel_tool_calls=False`, the model makes at most one call. `reasoning_effort` sets the effort of a model
-        whose template supports it. With `split_reasoning=False`, reasoning stays in the text. With `continue_final`,
-        the answer continues the last message, which must be the assistant's. `documents` and `variables` (such as
-        enable_thinking) are passed to the template.
+        `schema` is a JSON schema or a pydantic class that the answer must match; with a class, `parsed` is its
+        instance. `tools` are Python functions with type hints, or mappings in OpenAI's format. `tool_choice` is none,
+        auto, required or the name of a tool; with `parallel_tool_calls=False`, the model makes at most one call.
+        `reasoning_effort` sets the effort of a model whose template supports it. With `split_reasoning=False`,
+        reasoning stays in the text. With `continue_final`, the answer continues the last message, which must be the
+        assistant's. `documents` and `variables` (such as enable_thinking) are passed to the template.
 
         Control tokens in message content are tokenized as control tokens, as in other engines, so check untrusted
         content.
         """
         check_progress(stream, progress)
         if stream:
-            return ChatStream(self.driver, *self.prepare_chat(messages, params, **options))
+            return ChatStream(self.driver, *self.prepare_chat(messages, params, **options), options.get("schema"))
         chats = self.prepare_chats(messages, params, **options)
         completions = self._complete([requests for _, requests in chats], progress)
         if not (many := is_list_of_chats(messages)):
             completions[0].checked()
-        answers = [ChatReader(*chat).complete(one) for chat, one in zip(chats, completions, strict=True)]
+        schema = options.get("schema")
+        answers = [ChatReader(*chat, schema).complete(one) for chat, one in zip(chats, completions, strict=True)]
         return answers if many else answers[0]
 
     def compact(self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from woolly.sampling.params import SamplingOptions
 
 if TYPE_CHECKING:
-    from woolly.chat import Tool
+    from woolly.chat.tools.tool import ToolSource
     from woolly.engine import Hook
 
 
@@ -31,7 +31,7 @@ class ChatOptions(SharedOptions, total=False):
 
     schema: Mapping[str, Any] | type | None  # JSON schema or pydantic class of the answer; reasoning may precede it
     tell_schema: bool  # True: the system message includes the schema
-    tools: Sequence[Tool | Mapping[str, Any]] | None  # functions that the model may call
+    tools: Sequence[ToolSource] | None  # Python functions, or mappings in OpenAI's format
     tool_choice: str | None  # none, auto (default), required, or the name of the tool that must be called
     parallel_tool_calls: bool  # False: at most one tool call
     reasoning_effort: str | None  # "none", or a value that the template supports

@@ -16,11 +16,11 @@ from woolly.chat import (
     ImagePart,
     Message,
     ReasoningOptions,
-    Tool,
     ToolChoice,
     VideoPart,
 )
 from woolly.chat.message import read_messages
+from woolly.chat.tools.tool import ToolSource
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.schema import read_schema
@@ -89,7 +89,7 @@ def read_chat(
     *,
     schema: Mapping[str, Any] | type | None = None,
     tell_schema: bool = False,
-    tools: Sequence[Tool | Mapping[str, Any]] | None = None,
+    tools: Sequence[ToolSource] | None = None,
     tool_choice: str | None = None,
     parallel_tool_calls: bool = True,
     reasoning_effort: str | None = None,

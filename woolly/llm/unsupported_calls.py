@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from woolly.errors import RequestError
@@ -19,9 +20,23 @@ PEER_CALLS = {
     "token_eos": "llm.tokenizer.eos_id",
 }
 
+# Methods and attributes for the server and the command line, which completion in an editor does not list.
+_INTERNAL = re.compile(
+    "prepare|prepare_.*|driver|keeps_shared|known_disk_stats|decode_request|new_transcriber|count_tokens"
+    "|tokenize_layout|tokenize_chat|image_tokens|audio_tokens|embeddings|ranks|classes|modalities|_[^_].*"
+)
+
 
 class UnsupportedCallsMixin:
-    """Raises errors that name the corresponding method for methods of other libraries."""
+    """Raises errors for unsupported calls: pickling, and methods of other libraries, with the corresponding method."""
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not _INTERNAL.fullmatch(name)]
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raise TypeError, because a loaded model has threads, mapped files and a GPU."""
+        name = type(self).__name__
+        raise TypeError(f"{name} objects cannot be pickled; open the model in each process: {name}(path)")
 
     def __reduce__(self) -> NoReturn:
         """Raise RequestError, because a copy would share the engine and its threads."""

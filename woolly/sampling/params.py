@@ -14,6 +14,7 @@ from woolly.sampling.unknown_arguments import suggest_names
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from typing_extensions import Unpack
 
 # Samplers in default order.
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
@@ -207,6 +208,10 @@ class SamplingParams:
         None, "Scale of each adapter, by name or number; 1 for all by default.", hash=False
     )
 
+    if TYPE_CHECKING:  # otherwise, checkers would reject lists for tuples, which __post_init__ converts
+
+        def __init__(self, **options: Unpack[SamplingOptions]) -> None: ...
+
     def __post_init__(self) -> None:
         check(self)
 
@@ -226,12 +231,12 @@ class SamplingParams:
 
 
 class SamplingOptions(TypedDict, total=False):
-    """Keyword arguments with the fields of SamplingParams, for type checkers."""
+    """Keyword arguments with the fields of SamplingParams, for type checkers. A tuple can be given as any sequence."""
 
     max_tokens: int | None
     temperature: float
     seed: int | None
-    stop: tuple[str, ...]
+    stop: Sequence[str]
     top_k: int
     top_p: float
     min_p: float
@@ -250,7 +255,7 @@ class SamplingOptions(TypedDict, total=False):
     dry_base: float
     dry_allowed_length: int
     dry_penalty_last_n: int
-    dry_sequence_breakers: tuple[str, ...]
+    dry_sequence_breakers: Sequence[str]
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
@@ -260,9 +265,9 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool
     context_shift: bool
     n_keep: int
-    samplers: tuple[str, ...]
+    samplers: Sequence[str]
     logit_bias: Mapping[int | str, float]
-    stop_token_ids: tuple[int, ...]
+    stop_token_ids: Sequence[int]
     n: int
     logprobs: int | None
     prompt_logprobs: int | None
@@ -270,9 +275,9 @@ class SamplingOptions(TypedDict, total=False):
     json_schema: Mapping[str, Any] | str | type | None
     json_object: bool
     regex: str | None
-    choice: tuple[str, ...]
+    choice: Sequence[str]
     lark: str | None
     grammar: str | None
-    logits_processors: tuple[Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32] | None], ...]
+    logits_processors: Sequence[Callable[[Sequence[int], npt.NDArray[np.float32]], npt.NDArray[np.float32] | None]]
     custom_sampler: Callable[[Sequence[int], npt.NDArray[np.float32]], int] | None
     adapters: Mapping[str | int, float] | None

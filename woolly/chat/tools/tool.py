@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 from woolly.errors import RequestError
 from woolly.sampling.schema import read_schema
+
+ToolSource = Union["Tool", Mapping[str, Any], Callable[..., Any]]  # a function is described by its type hints
 
 _FIELDS = {"name", "description", "parameters", "strict"}
 
@@ -31,13 +34,17 @@ class Tool:
     strict: bool = False  # arguments must match the schema exactly
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Tool:
-        """Read a mapping: {"type": "function", "function": {"name": ...}} or the inner mapping."""
+    def of(cls, given: Mapping[str, Any] | Callable[..., Any]) -> Tool:
+        """Read a Python function or a mapping, {"type": "function", "function": {"name": ...}} or its function."""
+        if inspect.isroutine(given):
+            from woolly.chat.tools.python_function import describe_function
+
+            return cls(**describe_function(given))
         function = given.get("function", given) if isinstance(given, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RequestError(
-                f"tools holds {str(given)[:80]!r}; a mapping with the name of a function was expected, such as"
-                ' {"type": "function", "function": {"name": "weather", "parameters": {...}}}',
+                f"tools has {str(given)[:80]!r}; expected a Python function, or a mapping with the name of a function,"
+                ' such as {"type": "function", "function": {"name": "weather", "parameters": {...}}}',
                 field="tools",
             )
         fields = {name: value for name, value in function.items() if name != "type"}
@@ -73,12 +80,12 @@ class ToolChoice:
     is_parallel: bool = True  # True if an answer may have several calls
 
     @classmethod
-    def of(cls, tools: Sequence[Tool | Mapping[str, Any]], choice: str | None, is_parallel: bool = True) -> ToolChoice:
+    def of(cls, tools: Sequence[ToolSource], choice: str | None, is_parallel: bool = True) -> ToolChoice:
         """Read tools and a choice: none, auto, required, or the name of a required tool."""
         given = tuple(tool if isinstance(tool, Tool) else Tool.of(tool) for tool in tools)
         names = [tool.name for tool in given]
         if len(set(names)) < len(names):
-            raise RequestError("tools holds two tools of one name", field="tools")
+            raise RequestError("tools has two tools with the same name; rename one of them", field="tools")
         if choice == "none" or (choice in (None, "auto") and not given):
             return cls(given, "none", None, is_parallel)
         if choice in (None, "auto"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from woolly.engine.threads.chunk_queue import ThreadChunkQueue
 from woolly.engine.threads.completion import Chunk, Completion
@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from woolly.engine.request import Request
     from woolly.engine.threads.driver import EngineDriver
 
+AnyChunk = TypeVar("AnyChunk", bound=Chunk, covariant=True)
 
-class Stream(Iterator[Chunk]):
-    """Iterator over chunks. The request starts at the first read, and ends when the stream is closed or dropped.
 
+class ChunkStream(Iterator[AnyChunk]):
+    """Iterator over chunks of any type.
+
+    The request starts at the first read, and ends when the stream is closed or dropped.
     Chunks of n answers to a prompt are interleaved; `Chunk.index` is the index of the answer. If the request fails,
     reading raises its error. The queue of unread chunks is unbounded.
     """
@@ -45,7 +48,11 @@ class Stream(Iterator[Chunk]):
         shown = repr(text if len(text) <= 40 else f"{text[:40]}...")
         return f"{type(self).__name__}({shown if self._started else 'not read yet'}, {', '.join(reasons)})"
 
-    def __next__(self) -> Chunk:
+    def _read(self, chunk: Chunk) -> AnyChunk:
+        """Return a chunk of the engine as a chunk of this stream."""
+        raise NotImplementedError
+
+    def __next__(self) -> AnyChunk:
         if self._closed:
             raise StopIteration
         self._driver.check_outside()
@@ -62,7 +69,7 @@ class Stream(Iterator[Chunk]):
         if chunk.error is not None:
             self.close()
             raise chunk.error
-        return chunk
+        return self._read(chunk)
 
     def close(self) -> None:
         """Cancel unfinished answers and wait until their pages are free."""
@@ -76,3 +83,10 @@ class Stream(Iterator[Chunk]):
             self._closed = True
             if self._started and self._queue.n_open:
                 self._driver.cancel(self.requests, wait=wait)
+
+
+class Stream(ChunkStream[Chunk]):
+    """Iterator over the chunks of an answer to a prompt."""
+
+    def _read(self, chunk: Chunk) -> Chunk:
+        return chunk
