@@ -40,6 +40,7 @@ _PATIENCE = 120.0  # wall clock seconds, for a loaded machine
 _SLOTS = threading.BoundedSemaphore(2)  # concurrent subprocesses
 
 _KEPT = 256 << 20  # cache size in bytes; 100 KB per printed page, 4 MB per photo
+_PACKAGES = ("pypdfium2", "pypdfium2_raw")
 _PASSWORD, _SECURITY = 4, 5  # FPDF_ERR_*
 
 
@@ -138,7 +139,7 @@ def read_file(source: Any) -> bytes:
             return file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL in path; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"cannot read file {source}: {reason}") from None
+        raise RequestError(f"cannot read file {source}: {reason}; check its path") from None
 
 
 def read_pages(
@@ -233,15 +234,23 @@ def _read(
         raise _damaged(name) from None  # a malicious file may control the subprocess
 
 
-def _packages() -> list[str]:
+def missing_reader() -> str | None:
+    """Return the reason why this installation reads no PDF files, or None if it reads them."""
+    if len(_folders()) < len(_PACKAGES):
+        return f"PDF files need the package pypdfium2: {install_command('pdf')}"
+    return None
+
+
+def _folders() -> list[str]:
     """Return the folders of pdfium, which is never imported into this process because of malicious files."""
-    found = [find_spec(package) for package in ("pypdfium2", "pypdfium2_raw")]
-    places = [
-        str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None
-    ]
-    if len(places) < len(found):
-        raise RequestError(f"PDF files need the package pypdfium2: {install_command('pdf')}")
-    return sorted(set(places))
+    found = [find_spec(package) for package in _PACKAGES]
+    return [str(Path(one.origin).absolute().parents[1]) for one in found if one is not None and one.origin is not None]
+
+
+def _packages() -> list[str]:
+    if (reason := missing_reader()) is not None:
+        raise RequestError(reason)
+    return sorted(set(_folders()))
 
 
 def _parsed(written: bytes, name: str, most: int, before: FileUsage) -> tuple[Page, ...]:

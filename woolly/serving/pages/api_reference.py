@@ -19,7 +19,9 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, Response
 
 _STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
+    # On the root: otherwise, the canvas behind the body and the colors of links stay those of a light page.
+    ":root{color-scheme:light dark}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "details{border-top:1px solid color-mix(in srgb,currentcolor 20%,transparent);padding:.35rem 0}"
     "summary{cursor:pointer;overflow-wrap:anywhere}summary code{font-weight:600}summary b{display:inline-block;"
     "min-width:4.2rem;font:600 .8rem ui-monospace,monospace;opacity:.75}p{margin:.3rem 0}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import Request
 
+from woolly.multimodal.pdf import missing_reader
 from woolly.sampling import SamplingParams, options_of
 from woolly.serving.dialects.completions.envelope import BUILD
 from woolly.serving.dialects.llama.media_markers import MARK
@@ -55,8 +56,10 @@ async def props(request: Request, model: str | None = None) -> dict[str, Any]:
                 {"has_next_token": True, "has_new_line": False, "n_remain": -1, "n_decoded": 0, "stopping_word": ""}
             ],
         },
-        # Woolly only: sampling options of the web page, and whether it may send text while the user types.
+        # Woolly only: sampling options of the web page, why the server cannot read PDF files (None: it can), and
+        # whether the page may send text while the user types.
         "sampling_options": [row.to_form() for row in options_of(SamplingParams).values() if row.group],
+        "pdf_reason": missing_reader(),
         "read_ahead": reads_ahead(settings),
         "total_slots": n_slots,
         "model_alias": info.name,

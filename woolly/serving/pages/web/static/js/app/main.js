@@ -39,6 +39,7 @@ async function refresh() {
       const props = await api.props(model.name);
       state.options = props.sampling_options;
       state.template = props.chat_template;
+      state.pdfReason = props.pdf_reason ?? "";
       state.readsAhead = props.read_ahead === true;
       state.defaults = props.default_generation_settings.params;
     }
@@ -135,6 +136,8 @@ async function begin() {
   on("run", (run) => !state.runs.has(run.conversation.id) && refresh());
   document.addEventListener("keydown", onKey);
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
+  // An answer is saved once per second; this saves its last part.
+  window.addEventListener("pagehide", () => [...state.runs.values()].forEach((run) => chat.keep(run.conversation)));
   await restore();
   document.body.classList.remove("starting");
   byId("opening").remove();

@@ -16,6 +16,7 @@ export const state = {
   tools: [], // of MCP servers: {name, server, description, parameters, read_only}
   servers: [], // the MCP servers: {name, state: starting, up or failed, reason}
   options: [], // sampling settings as described by the server
+  pdfReason: "", // why the server cannot read PDF files; empty if it can
   readsAhead: false, // true if the server prefills messages while the user types
   template: "", // chat template of the chosen model, or the default template
   defaults: {}, // the server's default values of request fields
@@ -37,7 +38,7 @@ export function emit(kind, detail) {
 export function chosenModel() {
   const usable = state.models.filter((model) => !model.unsupported);
   const able = usable.filter(answers);
-  return usable.find((model) => model.name === state.model) ?? able.find((model) => model.loaded) ?? able[0] ?? usable[0] ?? null;
+  return able.find((model) => model.name === state.model) ?? able.find((model) => model.loaded) ?? able[0] ?? usable[0] ?? null;
 }
 
 /** Return true if the model generates text (not for embedding, reranking and speech-to-text models). */

@@ -3,13 +3,13 @@
 
 import { announce, byId, el, iconButton, toast } from "../app/dom.js";
 import { bytes } from "../app/format.js";
-import { chosenModel, takesAudio, on, takesImages, takesVideos } from "../app/state.js";
+import { chosenModel, takesAudio, on, state, takesImages, takesVideos } from "../app/state.js";
 import { isAudio, readAudio, setUpRecording, showRecording } from "./audio.js";
 
-const MAX_FILE_BYTES = 256 * 1024; // bytes
-const MAX_TEXT_BYTES = 1024 * 1024;
-const MAX_IMAGE_BYTES = 6 * 1024 * 1024; // per file
-const MAX_SENT_BYTES = 11 * 1024 * 1024; // of all media; in base64 they fit the server's default limit of 16 MiB per body
+const MAX_FILE_BYTES = 256_000; // bytes
+const MAX_TEXT_BYTES = 1_000_000;
+const MAX_IMAGE_BYTES = 6_000_000; // per file
+const MAX_SENT_BYTES = 11_000_000; // of all media; in base64 they fit the server's default limit of 16 MiB per body
 const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp"];
 const PDF = "application/pdf";
 const VIDEOS = ["video/mp4", "video/quicktime", "video/webm", "video/x-matroska"];
@@ -50,7 +50,7 @@ export function setUpFiles(changed) {
 /** Show the file types that the chosen model supports, and warn about unsupported attachments. */
 function showKinds() {
   const more = [lacksImages() ? [] : ["images"], lacksAudio() ? [] : ["audio"], lacksVideos() ? [] : ["videos"]].flat().join(" or ");
-  byId("attach").title = `Attach text files, ${bytes(MAX_FILE_BYTES)} each at most, or PDF files${more ? `, or ${more}` : ""}; or drop or paste them`;
+  byId("attach").title = `Attach text files, ${bytes(MAX_FILE_BYTES)} each at most${state.pdfReason ? "" : ", or PDF files"}${more ? `, or ${more}` : ""}; or drop or paste them`;
   list.classList.toggle("no-images", lacksImages());
   list.classList.toggle("no-audio", lacksAudio());
   list.classList.toggle("no-videos", lacksVideos());
@@ -108,27 +108,31 @@ async function readOne(file) {
 }
 
 async function attachAudio(file) {
-  if (lacksAudio()) throw new Error(`${chosenModel().name} does not support audio; text files can be attached.`);
+  if (lacksAudio()) throw new Error(`${chosenModel().name} does not support audio; ${otherKinds()} can be attached.`);
   const wav = file.size > MAX_SENT_BYTES ? file : await readAudio(file);
   checkSum(file.name, wav);
   return { name: file.name, text: "", audio: await dataUrl(file.name, wav) };
 }
 
 async function readImage(file) {
-  if (lacksImages()) throw new Error(`${chosenModel().name} does not support images; text files can be attached.`);
+  if (lacksImages()) throw new Error(`${chosenModel().name} does not support images; ${otherKinds()} can be attached.`);
   if (file.size > MAX_IMAGE_BYTES) throw new Error(`${file.name} has ${bytes(file.size)}; the limit for images is ${bytes(MAX_IMAGE_BYTES)}.`);
   checkSum(file.name, file);
   return { name: file.name || "image", text: "", image: await dataUrl(file.name, file) };
 }
 
 async function readVideo(file) {
-  if (lacksVideos()) throw new Error(`${chosenModel().name} does not support videos; ${lacksImages() ? "text files" : "images"} can be attached.`);
+  if (lacksVideos()) throw new Error(`${chosenModel().name} does not support videos; ${lacksImages() ? otherKinds() : "images"} can be attached.`);
   checkSum(file.name, file);
   return { name: file.name, text: "", video: await dataUrl(file.name, file) };
 }
 
+/** Return the attachments that every model supports. */
+const otherKinds = () => (state.pdfReason ? "text files" : "text and PDF files");
+
 /** Attach a PDF file; text-only models get its text. */
 async function readPdf(file) {
+  if (state.pdfReason) throw new Error(`${file.name} cannot be attached: ${state.pdfReason}`);
   checkSum(file.name, file);
   return { name: file.name, text: "", pdf: await dataUrl(file.name, file) };
 }

@@ -41,15 +41,17 @@ export function setUpPicker() {
 function render() {
   const chosen = chosenModel();
   const [condition, name] = chosen ? [modelState(chosen), shortName(chosen.name)] : absent();
-  button.dataset.state = condition;
+  const isLost = state.health === "unreachable";
+  button.dataset.state = isLost ? "unreachable" : condition;
   byId("model-name").textContent = name;
-  byId("model-state").textContent = chosen ? stateWords(chosen) : "";
+  byId("model-state").textContent = isLost && chosen ? "no connection" : chosen ? stateWords(chosen) : "";
   const second = state.current ? besideOf(state.current) : null;
   byId("model-beside").textContent = second ? `beside ${shortName(second.name)}` : "";
   const focused = list.contains(document.activeElement) ? document.activeElement.dataset.action : null;
   const words = searched();
   const found = state.models.filter((model) => holds([model.name, ...(model.aliases ?? [])].join(" "), words));
-  list.replaceChildren(...found.map((model) => row(model, model === chosen)));
+  const ordered = [...found.filter(answers), ...found.filter((model) => !answers(model))];
+  list.replaceChildren(...ordered.map((model) => row(model, model === chosen)));
   if (chosen && !found.length) list.append(el("li", { class: "empty" }, "No installed model matches."));
   if (!chosen) list.append(el("li", { class: "empty" }, EMPTY[condition]));
   if (focused) list.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
@@ -104,18 +106,19 @@ function row(model, isChosen) {
     else closePicker();
   };
   const verb = model.loaded ? "Unload" : "Load";
+  const canChat = answers(model);
   return el(
     "li",
     { "data-state": condition },
     el(
       "button",
-      { type: "button", class: "choose", "aria-pressed": String(isChosen), "data-action": `choose ${model.name}`, on: { click: choose } },
+      { type: "button", class: "choose", "aria-pressed": String(isChosen), "aria-disabled": canChat ? null : "true", title: canChat ? null : "This model does not chat; choose a text-generation model", "data-action": `choose ${model.name}`, on: canChat ? { click: choose } : {} },
       el("span", { class: "dot", "aria-hidden": "true" }),
       el("span", { class: "name" }, shortName(model.name), isChosen ? icon("check") : null),
       el("span", { class: "facts" }, facts(model).join(" · "), fitWords(model)),
     ),
-    isChosen || !answers(model) ? null : compareButton(model),
-    el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, "data-action": `move ${model.name}`, on: { click: () => move(model, model.loaded ? "unloading" : "loading") } }, verb),
+    isChosen || !canChat ? null : compareButton(model),
+    el("button", { type: "button", class: "button small", disabled: isBusy, "aria-label": `${verb} ${model.name}`, title: model.loaded ? "Free the model's memory" : "Load the model into memory, without choosing it", "data-action": `move ${model.name}`, on: { click: () => move(model, model.loaded ? "unloading" : "loading") } }, verb),
   );
 }
 
@@ -125,7 +128,15 @@ function compareButton(model) {
   return iconButton("columns", label, () => toggleBeside(model.name), { "aria-pressed": String(isOn), "data-action": `beside ${model.name}` });
 }
 
-const facts = (model) => [stateWords(model), model.capabilities?.includes("transcription") ? "transcribes, no chat" : null, `${parameters(model.parameters)} parameters`, model.quantization, bytes(model.size_bytes), `context ${number(model.context_length)}`].filter(Boolean);
+const KINDS = { embedding: "embedding model", token_embedding: "embedding model", rerank: "reranker", classify: "classifier", transcription: "speech-to-text model" };
+
+/** Return the kind of a model that does not chat, as text. */
+function kindWords(model) {
+  if (answers(model)) return null;
+  return `${KINDS[model.capabilities.find((one) => one in KINDS)] ?? "no text generation"}, no chat`;
+}
+
+const facts = (model) => [stateWords(model), kindWords(model), `${parameters(model.parameters)} parameters`, model.quantization, bytes(model.size_bytes), `context ${number(model.context_length)}`].filter(Boolean);
 
 /** Return whether an unloaded model fits into memory, as text. */
 function fitWords(model) {

@@ -20,8 +20,14 @@ export function addMessage(conversation, parent, message) {
   conversation.messages.push(node);
   conversation.leaf = node.id;
   conversation.updated = Date.now();
-  if (!conversation.title && node.role === "user") conversation.title = titleOf(node.content || node.files?.[0]?.name || "");
+  if (node.role === "user" && hasOwnTitle(conversation, node)) conversation.title = titleOf(node.content || node.files?.[0]?.name || "");
   return node;
+}
+
+/** Return true if the title is to be made of this message: it is empty, or was made of another version of the message. */
+function hasOwnTitle(conversation, node) {
+  if (!conversation.title) return true;
+  return siblingsOf(conversation, node).some((other) => other !== node && node.parent === null && conversation.title === titleOf(other.content));
 }
 
 /** Return the shown path, first message first. */
