@@ -31,8 +31,8 @@ def test_machine_without_a_gpu_says_why(tiny, monkeypatch):
 @pytest.mark.parametrize(
     ("free", "says"),
     [
-        (6 << 30, " (emulation), 6.00 GiB of 8.00 GiB free; 2 of 2 layers are on cuda:0"),
-        (513 << 20, ", 513.0 MiB of 8.00 GiB free; none of 2 layers are on a GPU"),
+        (6 << 30, " (emulation), 6.44 GB of 8.59 GB free; 2 of 2 layers are on cuda:0"),
+        (513 << 20, ", 537.9 MB of 8.59 GB free; none of 2 layers are on a GPU"),
     ],
 )
 def test_gpu_is_named_with_the_memory_it_needs(tiny, monkeypatch, free, says):

@@ -79,7 +79,7 @@ def test_bench_names_the_kind_and_show_the_driver(opened, vulkan, tiny, monkeypa
     monkeypatch.setattr(show_gpu, "plan_placement", lambda plan, tensors, options: placed(plan, tensors, options))
     monkeypatch.setattr(show_gpu, "find_gpu", lambda: Gpu(0, "Fake", "vulkan", 4 << 30, 8 << 30, None))
     printed = " ".join(woolly("show", tiny).split())
-    assert f"gpu Fake, vulkan ({opened.driver}), 4.00 GiB of 8.00 GiB free; " in printed
+    assert f"gpu Fake, vulkan ({opened.driver}), 4.29 GB of 8.59 GB free; " in printed
     assert "Vulkan 1." in opened.driver
 
 

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 
 def attach_text(chat: Chat, name: str) -> str:
-    """Attach the text of a file to the next message. Return the text to show."""
+    """Attach the text of a file, or a PDF file, to the next message. Return the text to show."""
     if not name:
         raise RequestError("missing file name, for instance: /read notes.txt")
+    if is_pdf(name):
+        return attach_image(chat, name)
     chat.read_texts.append(read_text("/read", Path(name).expanduser()).removesuffix("\n"))
     return f"{name} goes before your next message ({plural(len(chat.read_texts[-1].splitlines()), 'line')})"
 

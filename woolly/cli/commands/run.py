@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from woolly.cli.commands.pull import fetched, pulled
 from woolly.cli.first_run.checkpoint import convert_checkpoint
 from woolly.cli.first_run.model_offer import hint, next_steps, offer
-from woolly.cli.first_run.multimodal import check_files, find_projector
+from woolly.cli.first_run.multimodal import check_files, find_projector, split_pdfs
 from woolly.cli.first_run.state_file import default_model
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     Option("--prompt -p", "The prompt, in place of the argument PROMPT."),
     Option(
         "--file -f",
-        "Text file before the prompt, or as the prompt if there is none. - reads standard input to its end. May be"
-        " repeated.",
+        "Text or PDF file before the prompt; a text file is the prompt if there is none. - reads standard input to its"
+        " end. May be repeated.",
         list,
         metavar="FILE",
     ),
     Option(
-        "--image",
+        "--image --pdf",
         "Image, PDF file or video before the prompt; may be repeated.",
         list,
         metavar="FILE",
@@ -114,6 +114,7 @@ def run(
     from woolly.cli.terminal.one_prompt import OnePrompt
     from woolly.cli.terminal.transcript import check_transcript, find_transcriber, not_for_speech, transcribe
 
+    image, file = split_pdfs(image, file)
     if raw and (image or audio):
         raise UsageError(
             f"--{'image' if image else 'audio'} needs a chat template, so it cannot be combined with --raw"

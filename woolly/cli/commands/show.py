@@ -49,6 +49,12 @@ _BANDWIDTH_MEGABYTES = 256
         bool,
         default=False,
     ),
+    Option(
+        "--check",
+        "Read all weights, check that they are finite, and print the SHA-256 of each file.",
+        bool,
+        default=False,
+    ),
     AS_JSON,
 )
 def show(
@@ -59,6 +65,7 @@ def show(
     tensors: bool,
     template: bool,
     identity: bool,
+    check: bool,
     as_json: bool,
 ) -> None:
     """Print metadata, tensors by type, parameters, memory requirements and the estimated speed.
@@ -76,8 +83,9 @@ def show(
     model = one_model("show", model, named)
     here = _here(model)
     if here is None and is_remote(model):
-        if identity:
-            raise UsageError("--identity needs the weights; run `woolly pull` first")
+        if identity or check:
+            name = "--identity" if identity else "--check"
+            raise UsageError(f"{name} needs the weights; run `woolly pull {model}` first")
         with remote_header(model) as file:
             facts = _facts(file, ctx, kv_type, tensors)
             facts["path"] = model
@@ -85,6 +93,10 @@ def show(
         with open_gguf(here or resolve(model)) as file:
             facts = _facts(file, ctx, kv_type, tensors)
             facts |= _images(file.path, facts["memory"])
+            if check:
+                from woolly.cli.commands.show_check import check_weights
+
+                facts["check"] = check_weights(file)
     if identity:
         facts["identity"] = _identity(here or resolve(model))
     if as_json:
@@ -288,6 +300,11 @@ def _print(facts: dict[str, Any], *, with_call: bool = False) -> None:
     if images := facts.get("pictures"):
         what = images.get("cannot_run") or _image_text(images)
         console.print(f"images  {_printable(Path(images['projector']).name)} ({_printable(what)})")
+    if check := facts.get("check"):
+        from woolly.cli.commands.show_check import check_lines
+
+        for line in check_lines(check):
+            console.print(_printable(line), markup=False, highlight=False, soft_wrap=True)
     if identity := facts.get("identity"):
         console.print(
             f"identity  {identity['id']} (arithmetic {identity['arithmetic']}, backend {identity['backend']},"

@@ -17,7 +17,15 @@ def check_files(images: Sequence[str], audio: Sequence[str]) -> None:
                 Path(file).expanduser().stat()  # not opened: a pipe can only be opened once
             except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL; RuntimeError: no home
                 reason = getattr(error, "strerror", None) or error
-                raise RequestError(f"the {kind} {file} cannot be read ({reason})") from None
+                raise RequestError(f"the {kind} {file} cannot be read ({reason}); check its path") from None
+
+
+def split_pdfs(images: Sequence[str], files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the images followed by the PDF files of --file, and the other files of --file."""
+    from woolly.multimodal.pdf import is_pdf
+
+    pdfs = [file for file in files if file != "-" and is_pdf(file)] if files else []
+    return (*images, *pdfs), tuple(file for file in files if file not in pdfs)
 
 
 def find_projector(

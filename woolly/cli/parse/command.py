@@ -212,10 +212,10 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words. Without words, --help is printed to standard error."""
+        """Parse the words. Without words, --help is printed."""
         if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help(), err=True)
-            ctx.exit(2)
+            click.echo(ctx.get_help())
+            ctx.exit()
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:

@@ -22,8 +22,8 @@ def numbers(option: str, texts: Sequence[str], least: int) -> list[int]:
             except ValueError:
                 found.append(least - 1)
             if len(found) > _MAX_NUMBERS or min(found) < least:
-                kind = f"integers from {least}" + (", 0 for none," if least == 0 else "")
-                raise UsageError(f"{option} is {text!r}, expected {kind}, such as {least + 1},8 or 1-8*2")
+                kind = f"integers from {least}" + (" (0 for none)" if least == 0 else "")
+                raise UsageError(f"{option} is {text!r}; expected {kind}, such as {least + 1},8 or 1-8*2")
     return list(dict.fromkeys(found))
 
 

@@ -252,6 +252,8 @@ def read_text(option: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise RequestError(f"{option}: {path} is not UTF-8 (byte {error.start})") from None
+        raise RequestError(f"{option}: {path} is not UTF-8 (byte {error.start}); save it as UTF-8 text") from None
     except (OSError, ValueError) as error:  # the latter: NUL in the name
-        raise RequestError(f"{option}: {path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise RequestError(
+            f"{option}: {path} cannot be read ({getattr(error, 'strerror', None) or error}); check its path"
+        ) from None

@@ -105,7 +105,7 @@ def split_model_and_prompt(words: list[str], named: str | None, text: str | None
     if len(words) > most:
         if text is not None and len(words) <= most + 1:
             raise UsageError(f"the prompt is given twice, as {words[-1]!r} and with -p; omit one of them")
-        expected = "a prompt" if named is not None else "a prompt, or a model and a prompt,"
+        expected = "a prompt" if named is not None else "a prompt, or a model and a prompt"
         raise UsageError(f'expected {expected}, but got {len(words)} words; put the prompt in "quotes"')
     if text is not None:
         return named or (words[0] if words else None), text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def format_size(n_bytes: float) -> str:
-    """Return bytes with a binary unit."""
-    if n_bytes < 1 << 20:
-        return f"{n_bytes / (1 << 10):.1f} KiB"
-    return f"{n_bytes / (1 << 20):.1f} MiB" if n_bytes < 1 << 30 else f"{n_bytes / (1 << 30):.2f} GiB"
+    """Return bytes in kB, MB or GB, the units of the catalogue, of downloads and of the web page."""
+    if n_bytes < 1e6:
+        return f"{n_bytes / 1e3:.1f} kB"
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes < 1e9 else f"{n_bytes / 1e9:.2f} GB"
 
 
 def format_duration(seconds: float) -> str:
