@@ -220,7 +220,7 @@ def test_show_reads_the_header_of_a_remote_file(home, model, monkeypatch):
             assert facts["speed"]["most_tokens_per_second"] > 0
             assert [wanted for _, wanted, _ in hub.sent("cdn/")] == [f"bytes=0-{(2 << 20) - 1}"]
         assert "at most" in woolly("show", "hf:a/b")
-        with pytest.raises(GGUFError, match=f"{hub.url}/cdn/a/b/no.gguf: at byte"):
+        with pytest.raises(GGUFError, match=f"{hub.url}/cdn/a/b/no.gguf: "):
             woolly("show", f"{hub.url}/cdn/a/b/no.gguf")
         hub.ranges = False
         with pytest.raises(StoreError, match="does not support range requests"):

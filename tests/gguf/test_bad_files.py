@@ -126,7 +126,7 @@ def test_invalid_file_is_rejected_with_name_byte_and_reason(tmp_path, case):
     with pytest.raises(GGUFError) as error:
         open_gguf(path)
     message = str(error.value)
-    assert message.startswith(f"{path}: at byte {offset}: ")
+    assert message.startswith(f"{path}: ") and message.endswith(f" (at byte {offset})")
     assert reason in message
     assert "\n" not in message
 

@@ -43,7 +43,7 @@ def test_file_is_read_with_its_vocabulary_and_tensors(path):
 @pytest.mark.parametrize("n", [3, 40, 60, 300, 70_000, 700_000, 2_000_000])
 def test_truncated_file_gives_a_one_line_error(path, tmp_path, n):
     (tmp_path / "cut.bin").write_bytes(path.read_bytes()[:n])
-    with pytest.raises(GGUFError, match=r"cut\.bin: at byte"):
+    with pytest.raises(GGUFError, match=r"cut\.bin: .*\(at byte \d+\)$"):
         open_gguf(tmp_path / "cut.bin")
 
 
@@ -59,8 +59,8 @@ def test_other_ggml_model_is_rejected(tmp_path):
         ((1,), 1 << 17, "not a Whisper model"),
         ((1,), 1501, "n_audio_ctx is 1501; Whisper's encoder has 1500 rows"),
         ((2, 6), 1 << 14, "not a Whisper model"),
-        ((5,), 100, r"at byte \d+: expected \(100, 32\) numbers of tensor .*, found \(448, 32\) of F32"),
-        ((2, 6), 64, r"at byte \d+: expected \(448, 64\) numbers"),
+        ((5,), 100, r": expected \(100, 32\) numbers of tensor .*, found \(448, 32\) of F32"),
+        ((2, 6), 64, r": expected \(448, 64\) numbers"),
     ],
 )
 def test_false_sizes_are_rejected_before_allocation(path, tmp_path, places, value, sentence):

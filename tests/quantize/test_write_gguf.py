@@ -111,7 +111,9 @@ def test_disk_that_fills_up_gives_a_one_line_error_and_leaves_nothing(source, tm
         return real(full, "r+b", buffering=0)
 
     monkeypatch.setattr(Path, "open", on_full_disk)
-    with pytest.raises(GGUFError, match=r"cannot write the file \(No space left on device\): it takes \d+ MB"):
+    with pytest.raises(
+        GGUFError, match=r"cannot write the file \(No space left on device\); it takes \d+ MB; free some space"
+    ):
         convert(source, tmp_path / "out.gguf", "Q4_0")
     assert list(tmp_path.iterdir()) == []
 

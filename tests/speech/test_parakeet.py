@@ -241,7 +241,7 @@ def test_parakeet_metadata_is_read(folder, llm):
 @pytest.mark.parametrize("n", [30, 90, 50_000, 84_300, 85_000, 120_000])
 def test_truncated_file_gives_a_one_line_error(folder, tmp_path, llm, n):
     (tmp_path / "cut.bin").write_bytes((folder / "ggml-parakeet-tiny.bin").read_bytes()[:n])
-    with pytest.raises((GGUFError, UnsupportedError), match=r"cut\.bin: (at byte|this file of ggml)"):
+    with pytest.raises((GGUFError, UnsupportedError), match=r"cut\.bin: (.*\(at byte|this file of ggml)"):
         open_gguf(tmp_path / "cut.bin")
 
 

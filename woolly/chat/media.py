@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _APART = "\u200b"  # breaks placeholders in user text, as for control tokens in tool results
 
+VISION_EXAMPLE = "qwen3-vl:2b"  # the smallest vision model of the catalogue
 _TRANSCRIPTION = " (whisper:base and parakeet transcribe)"
 CANNOT_CHAT = (
     "this is a speech-to-text model and cannot chat; use `woolly run MODEL --audio FILE`,"
@@ -143,10 +144,10 @@ def _given(part: ImagePart | AudioPart) -> multimodal.ImageInput | multimodal.Au
 
 def without_projector(kind: Modality, model: str = "this model") -> str:
     """Return the error message for an image or audio clip if the model has no projector."""
-    others = _TRANSCRIPTION if kind == "audio" else ""
+    others = _TRANSCRIPTION if kind == "audio" else f", such as {VISION_EXAMPLE}"
     return (
-        f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or give"
-        " its projector by --mmproj"
+        f"{model} {_lack(kind)}: no projector (mmproj file) is open with it; choose a model that does{others}, or open"
+        " it with its projector (--mmproj)"
     )
 
 

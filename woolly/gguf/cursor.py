@@ -37,7 +37,7 @@ class Cursor:
 
     def error(self, problem: str, at: int | None = None) -> GGUFError:
         """Return an error at a byte offset (default: the current one)."""
-        return GGUFError(f"{self.map.path}: at byte {self.offset if at is None else at}: {problem}")
+        return GGUFError(f"{self.map.path}: {problem} (at byte {self.offset if at is None else at})")
 
     def of_owner(self) -> str:
         """Return the name of the current key or tensor, for an error message."""

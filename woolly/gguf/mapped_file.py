@@ -36,7 +36,7 @@ class FileMap:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 if not status.st_size:
-                    raise GGUFError(f"{path}: at byte 0: the file is empty, not a GGUF file; fetch it again")
+                    raise GGUFError(f"{path}: the file is empty, not a GGUF file; fetch it again (at byte 0)")
                 mapped = mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
                 self._bytes: NDArray[np.uint8] | None = np.frombuffer(mapped, dtype=np.uint8)
         except FileNotFoundError:

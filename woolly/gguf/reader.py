@@ -133,8 +133,8 @@ def _merge(tensors: dict[str, Tensor], others: dict[str, Tensor]) -> None:
     for name, tensor in others.items():
         if name in tensors:
             raise GGUFError(
-                f"{tensor.path}: at byte {tensor.offset}: expected every tensor in one shard only, "
-                f"but {quote(name)} is also in {tensors[name].path}"
+                f"{tensor.path}: expected every tensor in one shard only, but {quote(name)} is also in"
+                f" {tensors[name].path}; download both shards again (at byte {tensor.offset})"
             )
         tensors[name] = tensor
 

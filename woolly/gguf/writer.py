@@ -147,8 +147,8 @@ class GGUFWriter:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            advice = f": it takes {-(-self.n_bytes() // 10**6)} MB" if full else ""
-            raise GGUFError(f"{self.path}: cannot write the file ({error.strerror or error}){advice}") from error
+            advice = f"it takes {-(-self.n_bytes() // 10**6)} MB; free some space" if full else "choose another path"
+            raise GGUFError(f"{self.path}: cannot write the file ({error.strerror or error}); {advice}") from error
 
     def _all_values(self) -> dict[str, bytes | memoryview]:
         if self.alignment == DEFAULT_ALIGNMENT or ALIGNMENT_KEY in self._values:

@@ -98,7 +98,7 @@ def _read_file(path: Path) -> bytes:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL in path; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"cannot read image {path}: {reason}") from None
+        raise RequestError(f"cannot read image {path}: {reason}; check its path") from None
     return data
 
 

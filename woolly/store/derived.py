@@ -114,7 +114,7 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         return dict(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise StoreError(f"{PRESETS_FILE} is not valid TOML: {error}") from None
+        raise StoreError(f"{PRESETS_FILE} is not valid TOML: {error}; correct this line") from None
 
 
 def _key(name: str) -> str:

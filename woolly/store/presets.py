@@ -94,7 +94,7 @@ def _parse(file: Path, table: str | None, _time: int, _size: int) -> tuple[Prese
     except UnicodeDecodeError:
         raise StoreError(f"{file} is not UTF-8") from None
     except tomllib.TOMLDecodeError as error:
-        raise StoreError(f"{file} is not valid TOML: {error}") from None
+        raise StoreError(f"{file} is not valid TOML: {error}; correct this line") from None
     if table is not None:
         content = content.get(table, {})
         if not isinstance(content, dict):

@@ -135,7 +135,9 @@ def open_adapter(name: str, path: str | os.PathLike[str], plan: Plan) -> Adapter
 def _read(name: str, file: GGUFFile, plan: Plan) -> Adapter:
     keys = file.metadata
     if (text_of(keys, "general.type"), text_of(keys, "adapter.type")) != ("adapter", "lora"):
-        raise ModelError(f"{file.path}: not a LoRA adapter (see general.type and adapter.type)")
+        raise ModelError(
+            f"{file.path}: not a LoRA adapter (general.type or adapter.type differs); pass the GGUF file of an adapter"
+        )
     if (other := text_of(keys, "general.architecture")) != plan.architecture:
         raise ModelError(f"{file.path}: the adapter is for {other!r:.60}, but the model is {plan.architecture!r}")
     if "adapter.alora.invocation_tokens" in keys:

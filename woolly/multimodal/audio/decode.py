@@ -71,7 +71,7 @@ def _read_file(path: Path) -> bytes:
             return file.read(MAX_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:  # ValueError: NUL in path; RuntimeError: no home
         reason = getattr(error, "strerror", None) or error
-        raise RequestError(f"cannot read audio file {path}: {reason}") from None
+        raise RequestError(f"cannot read audio file {path}: {reason}; check its path") from None
 
 
 def _decode_file(data: bytes, name: str) -> Audio:

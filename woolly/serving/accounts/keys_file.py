@@ -224,6 +224,6 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         return dict(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path} is not valid TOML: {error}") from None
+        raise RequestError(f"{path} is not valid TOML: {error}; correct this line") from None
     except RecursionError:
         raise RequestError(f"{path} is not a file of keys: its values are nested too deeply") from None

@@ -27,7 +27,7 @@ def check_input(path: Path) -> None:
     """Raise RequestError if a file cannot be read as rows."""
     _check_kind(path)
     if not path.is_file():
-        raise RequestError(f"{path} does not exist")
+        raise RequestError(f"{path} does not exist; expected a file with a request per line")
     try:
         path.open("rb").close()
     except OSError as error:

@@ -190,7 +190,7 @@ def _check_tls(settings: Settings) -> None:
         raise RequestError(f"tls is {settings.tls!r}; expected auto, or tls_cert with tls_key", field="tls")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         given, missing = ("tls_cert", "tls_key") if settings.tls_key is None else ("tls_key", "tls_cert")
-        raise RequestError(f"{given} is set without {missing}; set both", field=given, names=(missing,))
+        raise RequestError(f"{given} is set without {missing}; set both", field=given, names=(given, missing))
     if settings.tls is not None and settings.tls_cert is not None:
         raise RequestError("tls and tls_cert cannot be combined; set one of them", field="tls")
 

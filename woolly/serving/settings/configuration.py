@@ -121,7 +121,7 @@ def _of_file(path: Path, *, required: bool) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     except tomllib.TOMLDecodeError as error:
-        raise RequestError(f"{path} is not valid TOML: {error}") from None
+        raise RequestError(f"{path} is not valid TOML: {error}; correct this line") from None
     table = content.get(TABLE, {})
     # The tables are read from this file unless [serve] names another file.
     named = {setting: path for name, setting in _OTHER_TABLES.items() if name in content}
