@@ -38,6 +38,8 @@ def test_help_names_every_command():
     done = woolly("--help")
     assert done.returncode == 0
     assert all(command in done.stdout for command in ("run", "show", "plan", "pull"))
+    bare = woolly()
+    assert (bare.returncode, bare.stdout, bare.stderr) == (0, done.stdout, "")
 
 
 def test_run_prints_only_the_answer_on_stdout(smollm2):

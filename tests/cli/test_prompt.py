@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from tests.cases.pdfs import write_pdf
 from tests.cases.tiny import TINY, write_tiny
 from tests.cli.terminal import woolly
+from woolly import LLM
 from woolly.cli.parse import prompt as prompts
 from woolly.cli.parse.prompt import model_and_prompt, with_file_names
 from woolly.errors import RequestError, StoreError, WoollyError
@@ -215,3 +217,17 @@ def test_command_name_is_not_a_prompt(model, words, sentence):
 
 def test_command_name_may_be_a_prompt_by_option(model):
     assert woolly("run", model, "-p", "list", "-n", "2", "-t", "1")
+
+
+@pytest.mark.parametrize("flag", ["-f", "--file", "--pdf", "--image"])
+def test_pdf_file_is_read_as_pages(flag, tiny_model, tmp_path, monkeypatch):
+    pytest.importorskip("pypdfium2")
+    sent = []
+    monkeypatch.setattr(LLM, "chat", lambda llm, messages, *_, **options: sent.append((messages, options)) or 1 / 0)
+    (tmp_path / "a.pdf").write_bytes(write_pdf(["Wool"]))
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(ZeroDivisionError):
+        woolly("run", tiny_model, "Sum up", flag, tmp_path / "a.pdf", "-f", tmp_path / "a.txt")
+    ((messages, options),) = sent
+    assert messages == [{"role": "user", "content": "text\n\nSum up"}]
+    assert options["images"] == (str(tmp_path / "a.pdf"),)

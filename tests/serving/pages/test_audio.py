@@ -122,5 +122,5 @@ def test_text_model_is_not_sent_audio(open_page, audio_server):
     first = page.watch.asked("/v1/chat/completions")[-1].post_data_json["messages"][0]["content"]
     assert first == "[Audio talk.wav]\n\nWhat is said?"
     page.locator("#attach-file").set_input_files(wav_file())
-    words = ["text-Q8_0 does not support audio; text files can be attached."]
+    words = ["text-Q8_0 does not support audio; text and PDF files can be attached."]
     until(page, lambda: page.locator(".toast").all_inner_texts() == words)

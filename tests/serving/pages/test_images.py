@@ -168,10 +168,10 @@ def test_text_model_is_sent_no_image(open_page, vision_server):
         page,
         lambda: (
             page.locator(".toast").all_inner_texts()
-            == ["text-Q8_0 does not support images; text files can be attached."]
+            == ["text-Q8_0 does not support images; text and PDF files can be attached."]
         ),
     )
     page.locator("#attach-file").set_input_files({"name": "a.mp4", "mimeType": "video/mp4", "buffer": b"\0"})
-    words = "text-Q8_0 does not support videos; text files can be attached."
+    words = "text-Q8_0 does not support videos; text and PDF files can be attached."
     until(page, lambda: page.locator(".toast").all_inner_texts() == [words])
     assert page.locator("#files li").count() == 0
