@@ -111,6 +111,13 @@ class ChatStream(ChunkStream[ChatChunk]):
         return self._reader.read(chunk)
 
 
+def read_answers(
+    chats: Sequence[tuple[ChatFormat, Sequence[Request]]], completions: Sequence[Completion], schema: object
+) -> list[ChatCompletion]:
+    """Return the answers to several conversations."""
+    return [ChatReader(*chat, schema).complete(one) for chat, one in zip(chats, completions, strict=True)]
+
+
 def _fields(given: Chunk | Completion) -> dict[str, Any]:
     """Return all fields except the text."""
     return {field.name: getattr(given, field.name) for field in fields(given) if field.name != "text"}

@@ -13,7 +13,7 @@ from woolly.engine import Chunk, Completion, EngineDriver, Request, Score
 from woolly.engine.pooling.wait import wait_for_pooling
 from woolly.engine.threads.chunk_queue import AsyncChunkQueue, LoopNotifier
 from woolly.errors import KeywordError, RequestError
-from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_note
+from woolly.llm.answer import ChatChunk, ChatCompletion, ChatReader, read_answers, read_note
 from woolly.llm.llm import LLM
 from woolly.llm.pooling import Classification, Float32, Text, listed
 from woolly.llm.prompts import Chats, Messages, is_list_of_chats, is_list_of_prompts
@@ -110,8 +110,7 @@ class AsyncLLM(UnsupportedCallsMixin):
         completions = await self._complete([requests for _, requests in chats])
         if not (many := is_list_of_chats(messages)):
             completions[0].checked()
-        schema = options.get("schema")
-        answers = [ChatReader(*chat, schema).complete(one) for chat, one in zip(chats, completions, strict=True)]
+        answers = read_answers(chats, completions, options.get("schema"))
         return answers if many else answers[0]
 
     async def compact(

@@ -30,7 +30,7 @@ from woolly.engine.loading.step_names import find_norm
 from woolly.engine.threads.dynamic_adapters import DynamicAdaptersMixin
 from woolly.errors import RequestError
 from woolly.gguf.overlay import Overlay
-from woolly.llm.answer import ChatCompletion, ChatReader, ChatStream, written_note
+from woolly.llm.answer import ChatCompletion, ChatStream, read_answers, written_note
 from woolly.llm.disk_cache import DiskCacheMixin, open_disk
 from woolly.llm.embeddings import rms_normed
 from woolly.llm.load_checks import check_load_options, itl_target_of, load_modalities, load_template, overrides_of
@@ -362,8 +362,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         completions = self._complete([requests for _, requests in chats], progress)
         if not (many := is_list_of_chats(messages)):
             completions[0].checked()
-        schema = options.get("schema")
-        answers = [ChatReader(*chat, schema).complete(one) for chat, one in zip(chats, completions, strict=True)]
+        answers = read_answers(chats, completions, options.get("schema"))
         return answers if many else answers[0]
 
     def compact(self, messages: Messages, params: SamplingParams | None = None, **options: Unpack[ChatOptions]) -> str:
