@@ -22,9 +22,11 @@ def check_files(images: Sequence[str], audio: Sequence[str]) -> None:
 
 def split_pdfs(images: Sequence[str], files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the images followed by the PDF files of --file, and the other files of --file."""
-    from woolly.multimodal.pdf import is_pdf
+    if not files:
+        return tuple(images), ()
+    from woolly.multimodal.pdf import is_pdf  # imported late: most prompts have no files
 
-    pdfs = [file for file in files if file != "-" and is_pdf(file)] if files else []
+    pdfs = [file for file in files if file != "-" and is_pdf(file)]
     return (*images, *pdfs), tuple(file for file in files if file not in pdfs)
 
 
