@@ -1,4 +1,4 @@
-"""What the page shows of models that do not chat, of a lost server, and of a server that reads no PDF files."""
+"""List of models on the page: models that do not chat, a lost server, and a server without a reader of PDF files."""
 
 import httpx
 import pytest
