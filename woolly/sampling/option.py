@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import re
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from woolly.errors import RequestError
 
 _KINDS = {"int": int, "float": float, "bool": bool, "str": str}
 
@@ -105,3 +109,49 @@ def _read(params: Any) -> dict[str, Option]:
         )
         for field in dataclasses.fields(params)
     }
+
+
+def read_typed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of SamplingParams for typed values. Raises RequestError for a value in another form."""
+    found = dict(given)
+    if found.get("seed") == -1:
+        del found["seed"]
+    if isinstance(found.get("samplers"), str):
+        found["samplers"] = tuple(_sampler(name) for name in re.split(r"[;,]\s*", found["samplers"].strip(";, ")))
+    if "logit_bias" in found:
+        found["logit_bias"] = dict(map(_bias, found["logit_bias"]))
+    if "dry_sequence_breakers" in found and tuple(found["dry_sequence_breakers"]) == ("none",):
+        found["dry_sequence_breakers"] = ()
+    if found.get("n_keep") and not found.get("context_shift"):
+        warnings.warn("--keep has no effect without --context-shift", stacklevel=2)
+        del found["n_keep"]
+    return found
+
+
+# llama.cpp's other names of samplers.
+_SAMPLERS = {
+    "min-p": "min_p",
+    "nucleus": "top_p",
+    "temp": "temperature",
+    "top-k": "top_k",
+    "top-n-sigma": "top_n_sigma",
+    "top-nsigma": "top_n_sigma",
+    "top-p": "top_p",
+    "typ-p": "typ_p",
+    "typical": "typ_p",
+    "typical-p": "typ_p",
+    "typical_p": "typ_p",
+}
+
+
+def _sampler(name: str) -> str:
+    return _SAMPLERS.get(name.strip().lower(), name)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    found = re.fullmatch(r"(\d+)([+-](?:\d+\.?\d*|\.\d+|inf))", text.strip())
+    if found is None or found[2] == "+inf":
+        raise RequestError(
+            f"logit_bias is {text!r}; expected a token id and its bias, such as 504+1 or 504-inf", field="logit_bias"
+        )
+    return int(found[1]), float(found[2])

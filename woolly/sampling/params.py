@@ -159,11 +159,12 @@ class SamplingParams:
         False, "Never let the model end the answer.", flags="--ignore-eos", group="More", label="Ignore EOS",
     )
     context_shift: bool = option(
-        False, "Drop old tokens when the context is full, instead of ending the answer.", off=False, group="More",
+        False, "Drop old tokens when the context is full, instead of ending the answer.", off=False,
+        flags="--context-shift", group="More",
     )
     n_keep: int = option(
         0, "Number of first prompt tokens that a shift never drops; -1 for all.", low=-1, needs=("context_shift",),
-        group="More", label="Keep tokens",
+        flags="--keep", group="More", label="Keep tokens",
     )
     samplers: tuple[str, ...] = option(
         SAMPLERS, "Samplers to run, in order, such as top_k;temperature.", off=SAMPLERS, sampler="*",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from woolly.cli.parse.parameter import Bundle, Option
-from woolly.cli.parse.usage_errors import UsageError
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams, options_of
+from woolly.sampling.option import read_typed
 from woolly.store import publisher_sampling
 
 if TYPE_CHECKING:
@@ -53,15 +52,7 @@ def sampling_params(sampling: dict[str, Any], llm: LLM | None = None, **others: 
                 f"{row.name} is {given[row.name]}; expected a number of at least {row.typed_low:g}: {row.help}",
                 field=row.name,
             )
-    if given.get("seed") == -1:
-        del given["seed"]
-    if "samplers" in given:
-        given["samplers"] = tuple(re.split(r"[;,]\s*", given["samplers"].strip(";, ")))
-    if "logit_bias" in given:
-        given["logit_bias"] = dict(map(_bias, given["logit_bias"]))
-    if "dry_sequence_breakers" in given:
-        breakers = given["dry_sequence_breakers"]
-        given["dry_sequence_breakers"] = () if breakers == ("none",) else breakers
+    given = read_typed(given)
     preset = None if llm is None else llm.preset
     if preset is None:
         if llm is not None and not given.keys() - {"seed", "stop"}:
@@ -71,10 +62,3 @@ def sampling_params(sampling: dict[str, Any], llm: LLM | None = None, **others: 
 
     given |= {name: value for name, value in others.items() if value not in (None, ())}
     return replace(defaults_of(preset, SamplingParams()), **given)
-
-
-def _bias(text: str) -> tuple[int, float]:
-    found = re.fullmatch(r"(\d+)([+-](?:\d+\.?\d*|\.\d+|inf))", text.strip())
-    if found is None or found[2] == "+inf":
-        raise UsageError(f"--logit-bias is {text!r}; expected a token id and its bias, such as 504+1 or 504-inf")
-    return int(found[1]), float(found[2])

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from woolly.sampling import SamplingParams, options_of
 from woolly.sampling.checks import MAX_TOKEN_ID
+from woolly.sampling.params import SAMPLERS
 from woolly.serving.errors import ApiError, invalid_param
 from woolly.serving.observability.logs import ignore
 
@@ -30,7 +31,10 @@ _ROWS = options_of(SamplingParams)
 _BY_DIALECT = frozenset({"json_object", "logprobs", "max_tokens", "n", "prompt_logprobs", "stop"})
 
 # Server defaults that apply to every sampler.
-_ALWAYS = ("max_tokens", "reasoning_budget", "reasoning_budget_message", "seed", "temperature")
+_ALWAYS = tuple(
+    name for name, row in _ROWS.items() if row.runs_with_mirostat and not name.startswith(("mirostat", "dynatemp"))
+)
+_STRUCTURES = ("json_schema", "json_object", "regex", "choice", "lark", "grammar")
 
 # Each generated token is checked for every stop string.
 _MAX_STOPS = 256
@@ -104,7 +108,37 @@ class Sampling(_Options):
         if sent.get("mirostat") or "samplers" in sent:
             # Do not apply server defaults of samplers that will not run.
             defaults = SamplingParams(**{name: getattr(defaults, name) for name in _ALWAYS})
-        return replace(defaults, **sent)
+        sent = _running(defaults, sent)
+        return replace(defaults, **_released(defaults, sent), **sent)
+
+
+def _running(defaults: SamplingParams, sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields without those of samplers that the server's --mirostat or --samplers replaces."""
+    if "mirostat" in sent or "samplers" in sent or not (defaults.mirostat or defaults.samplers != SAMPLERS):
+        return sent
+    kept = {}
+    for name, value in sent.items():
+        row = _ROWS[name]
+        runs = row.runs_with_mirostat if defaults.mirostat else row.sampler in (None, "*", *defaults.samplers)
+        if runs:
+            kept[name] = value
+        else:
+            ignore(name)
+    return kept
+
+
+def _released(defaults: SamplingParams, sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the server defaults that a request makes meaningless, with the values of no default."""
+    released = {}
+    has_structure = any(sent.get(name) not in (None, False, ()) for name in _STRUCTURES)
+    for name, row in _ROWS.items():
+        if name in sent or getattr(defaults, name) == row.default:
+            continue
+        masters = [(sent.get(one, getattr(defaults, one)), _ROWS[one].off) for one in row.needs]
+        is_unread = bool(masters) and all(value == off for value, off in masters)
+        if is_unread or (has_structure and name in (*_STRUCTURES, "ignore_eos", "min_tokens")):
+            released[name] = row.default
+    return released
 
 
 def _stops(stop: str | Sequence[str]) -> tuple[str, ...]:

@@ -89,6 +89,7 @@ class Generator:
         self._notifier: LoopNotifier | None = None
         self._running: set[RunningRequest] = set()
         self._defaults = settings.defaults()  # for models without a preset
+        self._structure = settings.structure()
         self.adapter_scales = tuple(scale for _, scale in settings.adapters)  # for requests without adapter scales
         self.slots = SlotTable(self.max_concurrent)
         self.admission = Admission(self.max_concurrent, settings.max_queue)
@@ -151,13 +152,15 @@ class Generator:
         """
         derived = await self._models.find_derived(model)
         try:
-            return await self._render(with_defaults(chat, slot.model, self._settings, derived), slot.model)
+            return await self._render(
+                with_defaults(chat, slot.model, self._settings, derived, self._structure), slot.model
+            )
         except RequestError as error:
             if error.field != "reasoning_effort" or chat.reasoning.effort in (None, "none"):
                 raise
         ignore("reasoning_effort (not supported by the model)")
         plain = with_system(derived, replace(chat, reasoning=replace(chat.reasoning, effort=None)))
-        return await self._render(with_defaults(plain, slot.model, self._settings), slot.model)
+        return await self._render(with_defaults(plain, slot.model, self._settings, None, self._structure), slot.model)
 
     async def _render(self, chat: ChatRequest, llm: LLM) -> ChatFormat:
         pool = self.media_pool if has_media(chat.messages) else None
@@ -165,21 +168,25 @@ class Generator:
 
     def with_defaults(self, chat: ChatRequest, slot: ModelSlot) -> ChatRequest:
         """Return the chat with the defaults of the model's preset and the server."""
-        return with_defaults(chat, slot.model, self._settings)
+        return with_defaults(chat, slot.model, self._settings, None, self._structure)
 
     def load_modalities(self, llm: LLM) -> Modalities | None:
         """Return the model's modalities with the server's setting for remote URLs, or None for a text-only model."""
         modalities = llm.modalities
         return None if modalities is None else replace(modalities, allows_remote=self._settings.allow_remote_images)
 
-    async def defaults_for(self, model: str | None) -> SamplingParams:
-        """Return the default sampling parameters: the model's preset, or else the server's settings."""
+    async def defaults_for(self, model: str | None, *, is_text: bool = False) -> SamplingParams:
+        """Return the default sampling parameters: the model's preset, or else the server's settings.
+
+        `is_text` adds the default structure, which chats get later, unless they offer tools.
+        """
         info = await self._models.resolve(model)
         slot = self._models.ready(info.name)
         try:
             # A loaded model keeps the preset it was loaded with, which determined its system prompt and context.
             preset = await asyncio.to_thread(find_preset, info.path) if slot is None else slot.model.preset
-            return defaults_of(await self._models.find_derived(model), defaults_of(preset, self._defaults))
+            defaults = replace(self._defaults, **self._structure) if is_text else self._defaults
+            return defaults_of(await self._models.find_derived(model), defaults_of(preset, defaults))
         except StoreError as error:
             raise ApiError(422, "model_not_loadable", str(error), param="model") from None
 

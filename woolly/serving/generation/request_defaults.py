@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from woolly.chat import ChatRequest, ReasoningOptions
 from woolly.llm import LLM
@@ -13,14 +16,24 @@ from woolly.store import Preset
 from woolly.templates import ChatTemplate
 
 
-def with_defaults(chat: ChatRequest, llm: LLM, settings: Settings, derived: Preset | None = None) -> ChatRequest:
+def with_defaults(
+    chat: ChatRequest,
+    llm: LLM,
+    settings: Settings,
+    derived: Preset | None = None,
+    structure: Mapping[str, Any] = MappingProxyType({}),
+) -> ChatRequest:
     """Return a chat with defaults of the derived model, the model's preset and the server, in this order.
+
+    `structure` is a field of SamplingParams for chats without a structure and tools.
 
     Variables of --chat-template-kwargs that the template does not read are dropped, because templates differ.
     """
     template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
     asked = with_system(derived, _with_reasoning(chat, template, reasoning_of(derived)))
     asked = _with_reasoning(asked, template, settings.reasoning)
+    if settings.reasoning_effort is not None and asked.reasoning.effort is None and template.reads("reasoning_effort"):
+        asked = replace(asked, reasoning=replace(asked.reasoning, effort=settings.reasoning_effort))
     is_split, variables = chat.reasoning.is_split, dict(asked.variables)
     if is_split is None:
         is_split = settings.reasoning_format != "none"
@@ -34,6 +47,9 @@ def with_defaults(chat: ChatRequest, llm: LLM, settings: Settings, derived: Pres
         pdf_pages=settings.pdf_pages,
         allows_remote=settings.allow_remote_images,
     )
+    is_free = asked.params.structure is None and asked.schema is None and asked.tools.mode == "none"
+    if structure and is_free and not asked.continue_final:
+        asked = replace(asked, params=replace(asked.params, **structure))
     return with_system(llm.preset, asked)
 
 

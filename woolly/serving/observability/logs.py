@@ -20,6 +20,7 @@ request_id: ContextVar[str] = ContextVar("woolly_request_id", default="-")
 # Ignored fields of the current task's request, for its x-woolly-ignored header and log line.
 ignored: ContextVar[list[str] | None] = ContextVar("woolly_ignored", default=None)
 
+_LEVELS: dict[str, int | str] = {"off": logging.CRITICAL + 1}  # other levels have the names of logging
 _MAX_IGNORED = 20  # names per request
 _MAX_NAME_LENGTH = 120  # characters per name
 
@@ -84,7 +85,7 @@ def set_up_logs(level: str, as_json: bool, file: Path | None = None) -> None:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
-        logger.setLevel(level.upper())
+        logger.setLevel(_LEVELS.get(level, level.upper()))
     # uvicorn's messages about startup and connections repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger("woolly").level))
     logging.getLogger("uvicorn.access").handlers = []

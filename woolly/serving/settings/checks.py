@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _CHOICES = {
     **{row.setting_name: row.choices for row in rows_of().values() if row.choices},
-    "log_level": ("debug", "info", "warning", "error"),
+    "log_level": ("debug", "info", "warning", "error", "off"),
     "log_format": ("text", "json"),
     "pooling": (None, "mean", "cls", "last"),
     "metrics_names": ("woolly", "vllm"),
@@ -150,7 +151,7 @@ def check_settings(settings: Settings) -> None:
         folder = getattr(settings, name)
         if folder is not None and not folder.is_dir():
             raise RequestError(f"{name} is {folder}, which is not a folder", field=name)
-    settings.defaults()
+    replace(settings.defaults(), **settings.structure())
 
 
 def check_keys(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...], tuple[NamedKey, ...]]:

@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any
 
 from woolly.errors import RequestError
+from woolly.serving.settings.sampling_settings import WHOLE_TEXTS
 from woolly.serving.settings.table import Settings
 from woolly.store import expand_home
 
@@ -74,7 +75,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
             log.warning("unknown environment variable %s: did you mean %s?", name, near[0])
     for name, value in given.items():
         _check_guard(name, name, value, "remove it")
-        values[name] = _split(value) if kind_of(name) is tuple else value
+        values[name] = _list_of(name, value) if kind_of(name) is tuple else value
     files = {name for name in values if name in _FILES or kind_of(name) is Path}
     return Settings(**values | {name: _at_home(values[name]) for name in files})
 
@@ -97,7 +98,7 @@ def _check_guard(source: str, name: str, value: Any, otherwise: str) -> None:
 def _of_text(source: str, name: str, text: str) -> Any:
     kind = kind_of(name)
     if kind is tuple:
-        return _split([text])
+        return _list_of(name, [text])
     if kind is bool:
         if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
             raise RequestError(f"{source} is {text!r}; expected true or false")
@@ -159,7 +160,7 @@ def checked_value(source: str, name: str, value: Any) -> Any:
     """Convert a value of TOML or JSON to the type of its setting. Raises RequestError for a wrong type."""
     kind = kind_of(name)
     if kind is tuple:
-        return _split(value if isinstance(value, list) else [value], source)
+        return _list_of(name, value if isinstance(value, list) else [value], source)
     if kind is float and type(value) is int:
         return float(value)
     if kind is Path and isinstance(value, str):
@@ -170,7 +171,10 @@ def checked_value(source: str, name: str, value: Any) -> Any:
     return value
 
 
-def _split(values: Any, source: str = "a list") -> tuple[str, ...]:
+def _list_of(name: str, values: Any, source: str = "a list") -> tuple[str, ...]:
+    """Return the strings of a list, each of which may have several, separated by commas."""
     if not all(isinstance(value, str) for value in values):
         raise RequestError(f"{source} is {values!r}; expected a list of strings")
+    if name in WHOLE_TEXTS:
+        return tuple(values)
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())

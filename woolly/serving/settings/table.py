@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.llm.model_options import EngineOptions, ModelOptions, rows_of
 from woolly.serving.settings.row import setting as _setting
+from woolly.serving.settings.sampling_settings import SamplingSettings, sampling_of, structure_of
 from woolly.serving.settings.team_settings import TeamSettings
 from woolly.serving.settings.value_parsers import Texts
 from woolly.store import models_folder
@@ -38,7 +39,7 @@ def _named(option: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Texts, TeamSettings, EngineOptions):
+class Settings(Texts, TeamSettings, EngineOptions, SamplingSettings):
     """Settings of `woolly serve`. Raises RequestError if a value is out of range.
 
     The type of a field determines how text is parsed; a tuple is a comma-separated list. Most options of `LLM` are
@@ -132,6 +133,12 @@ class Settings(Texts, TeamSettings, EngineOptions):
         "the model's",
     )
     reasoning: str = _setting("auto", "-rea --reasoning", "Reasoning: on, off, or auto for the template's default.")
+    reasoning_effort: str | None = _setting(
+        None,
+        "--reasoning-effort",
+        "Reasoning effort of requests that set none, such as low, for models whose template supports it.",
+        "the template's",
+    )
     reasoning_format: str = _setting(
         "auto", "--reasoning-format", "none leaves reasoning in the text; auto and deepseek return it separately."
     )
@@ -253,20 +260,6 @@ class Settings(Texts, TeamSettings, EngineOptions):
     # Defaults of a request.
     n_predict: int = _setting(-1, "-n --predict --n-predict", "Maximum tokens of an answer; -1: no limit.")
     seed: int = _setting(-1, "-s --seed", "Seed of the sampler; -1: random.")
-    temp: float = _setting(0.8, "--temp --temperature", "Temperature; 0: greedy sampling.")
-    top_k: int = _setting(40, "--top-k", "Sample from the k most likely tokens; 0: all.")
-    top_p: float = _setting(0.95, "--top-p", "Sample from the most likely tokens whose probabilities add up to p.")
-    min_p: float = _setting(0.05, "--min-p", "Minimum probability, relative to the most likely token.")
-    repeat_penalty: float = _setting(1.0, "--repeat-penalty", "Penalty factor for repeated tokens; 1: off.")
-    repeat_last_n: int = _setting(64, "--repeat-last-n", "Number of last tokens to penalize; -1: all.")
-    presence_penalty: float = _setting(0.0, "--presence-penalty", "Penalty for tokens that have occurred; 0: off.")
-    frequency_penalty: float = _setting(0.0, "--frequency-penalty", "Penalty for each occurrence of a token; 0: off.")
-
-    context_shift: bool = _setting(
-        False,
-        "--context-shift/--no-context-shift",
-        "Discard the older half of a full context instead of ending the answer.",
-    )
 
     # Observation.
     metrics: bool = _setting(True, "--metrics/--no-metrics", "Serve Prometheus metrics at /metrics.")
@@ -275,7 +268,7 @@ class Settings(Texts, TeamSettings, EngineOptions):
     props: bool = _setting(False, "--props", "Allow POST /props.")
     read_ahead: bool = _setting(True, "--read-ahead/--no-read-ahead", "Compute prompts while the user types.")
     webui: bool = _setting(True, "--webui/--no-webui --ui/--no-ui", "Serve the web page at /.")
-    log_level: str = _setting("info", "--log-level", "Log level: debug, info, warning or error.")
+    log_level: str = _setting("info", "--log-level", "Log level: debug, info, warning, error or off.")
     log_format: str = _setting("text", "--log-format", "Log format: text or json, one line per event.")
     log_file: Path | None = _setting(None, "--log-file", "Log file, instead of standard error.")  # noqa: RUF009
     verbose: bool = _setting(
@@ -354,6 +347,10 @@ class Settings(Texts, TeamSettings, EngineOptions):
         """Return the template variables of --chat-template-kwargs."""
         return {} if self.chat_template_kwargs is None else dict(json.loads(self.chat_template_kwargs))
 
+    def structure(self) -> dict[str, Any]:
+        """Return the structure of answers, for requests that set none; reads its file."""
+        return structure_of(self)
+
     def model_options(self) -> ModelOptions:
         """Return the options for loading a model."""
         from woolly.serving.settings.options import options_from
@@ -367,17 +364,9 @@ class Settings(Texts, TeamSettings, EngineOptions):
         return SamplingParams(
             max_tokens=None if self.n_predict < 0 else self.n_predict,
             seed=None if self.seed < 0 else self.seed,
-            temperature=self.temp,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty,
-            repeat_last_n=self.repeat_last_n,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            context_shift=self.context_shift,
             reasoning_budget=None if self.reasoning_budget < 0 else self.reasoning_budget,
             reasoning_budget_message=self.reasoning_budget_message,
+            **sampling_of(self),
         )
 
 

@@ -75,7 +75,7 @@ class Texts:
     def given_template(self) -> str | None:
         """Return the template that replaces the model's template; reads --chat-template-file."""
         file = self.chat_template_file
-        return self.template_source if file is None else _text_of("chat_template_file", file)
+        return self.template_source if file is None else text_of("chat_template_file", file)
 
     @property
     def secret(self) -> str | None:
@@ -97,14 +97,15 @@ def _lines_of(name: str, path: Path | None) -> list[str]:
 
 
 def _secret_of(name: str, path: Path) -> str:
-    text = _text_of(name, path).strip()
+    text = text_of(name, path).strip()
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         # All callers warn from this line, so that Python shows the warning only once.
         warnings.warn(f"other users can read the secret in {path}; run chmod 600", stacklevel=1)
     return text
 
 
-def _text_of(name: str, path: Path) -> str:
+def text_of(name: str, path: Path) -> str:
+    """Return the text of a setting's file. Raises RequestError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -40,7 +40,7 @@ async def text_completions(body: CompletionBody, request: Request) -> Response:
     body.check()
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as stack:
-        params = _params(body, await generator.defaults_for(body.model))
+        params = _params(body, await generator.defaults_for(body.model, is_text=True))
         admitted = stack.enter_context(generator.admit(body.n or 1, n_prompts=len(body.prompts)))
         slot = await stack.enter_async_context(request.app.state.models.use(body.model))
         generations = [_generation(prompt, body, params, request) for prompt in await _prompts(body, generator, slot)]

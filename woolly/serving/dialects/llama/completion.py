@@ -52,7 +52,7 @@ async def answer(
     """Return the reply of /completion; `laid_out` returns the prompt's token ids if the body has no prompt."""
     generator: Generator = request.app.state.generator
     models: ModelManager = request.app.state.models
-    params = body.to_params(await generator.defaults_for(body.model))
+    params = body.to_params(await generator.defaults_for(body.model, is_text=True))
     prompts, many = prompts_of(body) if laid_out is None else ([laid_out], False)
     if body.stream and many:
         raise ApiError(
