@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.cli.chat.conversation import with_parts
+from woolly.cli.parse.template_options import keywords_of
 from woolly.cli.terminal.answer import visible
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError, TemplateError, WoollyError
@@ -54,6 +55,7 @@ class Chat:
         self.conversation = conversation
         self.forgets = forgets
         self.compacts = compacts
+        self.template: dict[str, Any] = {}  # options of the chat template and of reasoning
         self.question = question
         self.tools = tools
         self.read_texts: list[str] = []  # contents of files to prepend to the next message
@@ -231,7 +233,12 @@ class Chat:
     def _stream(self, asked: dict[str, Any] | None) -> ChatStream:
         messages = [*self.conversation.all_messages, *_listed(asked)]
         return self.llm.chat(
-            messages, self.conversation.params, stream=True, split_reasoning=False, tools=self._offered
+            messages,
+            self.conversation.params,
+            stream=True,
+            split_reasoning=False,
+            tools=self._offered,
+            **keywords_of(self.template, self.llm),
         )
 
     @property
@@ -259,7 +266,8 @@ class Chat:
         return True
 
     def _prepared(self, messages: list[dict[str, Any]], params: SamplingParams) -> tuple[ChatFormat, list[Request]]:
-        return self.llm.prepare_chat(messages, params, split_reasoning=False, tools=self._offered)
+        more = keywords_of(self.template, self.llm)
+        return self.llm.prepare_chat(messages, params, split_reasoning=False, tools=self._offered, **more)
 
     def _try_to_compact(self) -> bool:
         """Summarize older turns. If this fails, print the reason and return False."""

@@ -30,11 +30,14 @@ def run_repl(
     compacts: bool = False,
     mcp: Path | None = None,
     approve: str = "ask",
+    template: Mapping[str, Any] | None = None,
+    first: str | None = None,
 ) -> None:
     """Open a model, and answer messages and commands until the user ends the chat.
 
     `params_of` returns the sampling parameters for the model's preset. `mcp` is a file of MCP servers whose tools the
-    model may call, and `approve` selects which calls run without asking.
+    model may call, and `approve` selects which calls run without asking. `template` has options of the chat template
+    and of reasoning, and `first` is the first message.
     """
     import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
@@ -70,11 +73,13 @@ def run_repl(
         raise
     conversation = Conversation(params_of(llm), system)
     chat = Chat(llm, conversation, screen, engine=engine, question=question, forgets=forgets, tools=tools)
-    chat.compacts = compacts
+    chat.compacts, chat.template = compacts, dict(template or {})
     try:
         if keyboard.is_terminal:
             shown = chat.llm.path.name if Path(name).is_file() else name
             print_status(f"{shown}, {chat.llm.ctx} tokens of context; /help lists the commands", dim=True)
+        if first is not None:
+            chat.take(first)
         while not chat.is_over:
             try:
                 text = keyboard.read("> ", ". ", chat.meter)

@@ -10,6 +10,7 @@ from woolly.cli.commands.pull import pulled
 from woolly.cli.first_run.state_file import default_model
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
+    ANSWER,
     ENGINE,
     MAX_TOKENS,
     NAMED,
@@ -21,9 +22,12 @@ from woolly.cli.parse.options import (
     max_answer_tokens,
     model_argument,
     one_model,
+    read_text,
+    structure,
 )
 from woolly.cli.parse.parameter import Option
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
+from woolly.cli.parse.template_options import TEMPLATE, engine_of
 from woolly.errors import RequestError
 from woolly.sampling import SamplingParams
 from woolly.store import DEFAULT_MODEL
@@ -37,8 +41,14 @@ if TYPE_CHECKING:
 @command(
     model_argument(shown=DEFAULT_MODEL, complete=complete_fetched),
     NAMED,
+    Option("--prompt -p", "The first message.", section=ANSWER),
+    Option("--file -f", "Text file as the first message, or before it.", metavar="FILE", section=ANSWER),
     SYSTEM,
     MAX_TOKENS,
+    Option("--stop -r", "End an answer before this text; may be repeated.", list, section=ANSWER),
+    Option("--json-schema", "JSON schema of the answers: a file, or JSON text.", section=ANSWER),
+    Option("--grammar", "GBNF grammar of the answers: a file, or the grammar itself.", section=ANSWER),
+    TEMPLATE,
     ENGINE,
     hub_option(),
     Option("--plain", "Show answers as plain text instead of rendered Markdown.", bool, default=False),
@@ -77,8 +87,14 @@ def chat(
     model: str | None,
     named: str | None,
     hf_repo: str | None,
+    prompt: str | None,
+    file: str | None,
     system: str | None,
     max_tokens: int | None,
+    stop: tuple[str, ...],
+    json_schema: str | None,
+    grammar: str | None,
+    template: dict[str, Any],
     engine: dict[str, Any],
     plain: bool,
     history: bool,
@@ -96,15 +112,18 @@ def chat(
     from woolly.mcp import POLICIES
 
     scales = adapter_scales(engine)
+    engine = {**engine, **engine_of(template)}
 
     def params_of(llm: LLM | None) -> SamplingParams:
-        return sampling_params(sampling, llm, max_tokens=max_answer_tokens(max_tokens), **scales)
+        limits = {"max_tokens": max_answer_tokens(max_tokens), "stop": stop, **scales}
+        return sampling_params(sampling, llm, **limits, **structure(json_schema, grammar))
 
     params_of(None)  # reports usage errors before fetching a model
     if mcp_approve not in POLICIES:
         raise RequestError(
             f"mcp_approve is {mcp_approve!r}; expected one of {', '.join(POLICIES)}", field="mcp_approve"
         )
+    given = None if file is None else read_text("--file", Path(file)).removesuffix("\n")
     name = one_model("chat", model, hub_model(named, hf_repo), default_model())
     if hf_repo is not None:
         pulled(name)
@@ -119,4 +138,6 @@ def chat(
         compacts=compact,
         mcp=mcp,
         approve=mcp_approve,
+        template=template,
+        first="\n\n".join(text for text in (given, prompt) if text is not None) or None,
     )

@@ -27,6 +27,7 @@ from woolly.cli.parse.options import (
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.prompt import missing_prompt, model_and_prompt, split_model_and_prompt, with_file_names
 from woolly.cli.parse.sampling import SAMPLING, sampling_params
+from woolly.cli.parse.template_options import TEMPLATE, engine_of
 from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.progress import print_status
 from woolly.machine.blas import import_numpy
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     Option("--stop -r", "End the answer before this text; may be repeated.", list, section=ANSWER),
     Option("--json-schema", "JSON schema of the answer: a file, or JSON text."),
     Option("--grammar", "GBNF grammar of the answer: a file, or the grammar itself.", section=ANSWER),
+    TEMPLATE,
     ENGINE,
     hub_option(),
     AS_JSON,
@@ -98,6 +100,7 @@ def run(
     stop: tuple[str, ...],
     json_schema: str | None,
     grammar: str | None,
+    template: dict[str, Any],
     engine: dict[str, Any],
     as_json: bool,
     verbose: bool,
@@ -121,6 +124,11 @@ def run(
         )
     if raw and system is not None:
         raise UsageError("--system needs a chat template, so it cannot be combined with --raw")
+    if raw and template:
+        raise UsageError(
+            f"--{next(iter(template)).replace('_', '-')} needs a chat template, so it cannot be combined with --raw"
+        )
+    engine = {**engine, **engine_of(template)}
 
     scales = adapter_scales(engine)
 
@@ -139,7 +147,7 @@ def run(
     if find_transcriber(first):
         said = prompt or next((word for word in others if word is not None), None)
         refused = {"image": image, "system": system, "raw": raw, "file": file, "max_tokens": max_tokens, "stop": stop}
-        refused |= {"json_schema": json_schema, "grammar": grammar}
+        refused |= {"json_schema": json_schema, "grammar": grammar, **template}
         check_transcript(audio, speech, {**refused, **sampling}, as_json=as_json)  # before downloading
         assert first is not None
         wanted = {"prompt": said or "", **speech}
@@ -156,10 +164,10 @@ def run(
             raise UsageError(missing_prompt(name or DEFAULT_MODEL))
         from woolly.cli.chat.repl import run_repl
 
-        run_repl(name or default_model(), params_of, system, engine)
+        run_repl(name or default_model(), params_of, system, engine, template=template)
         return
 
-    asked = OnePrompt(text, params_of, engine, system, raw, image, audio, as_json, verbose)
+    asked = OnePrompt(text, params_of, engine, system, raw, image, audio, as_json, verbose, template)
 
     # Only for users at a terminal who named no model, because options for one model may not fit another.
     offers = name is None and not as_json and not {"adapters", "control_vectors", "speculation"} & engine.keys()

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from woolly.cli.parse.template_options import keywords_of
 from woolly.cli.terminal.answer import EMPTY, Timing, is_template_missing, show_plain, stats_of
 from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.progress import print_status
@@ -32,6 +33,7 @@ class OnePrompt:
     audio: Sequence[str]
     as_json: bool
     verbose: bool
+    template: Mapping[str, Any]  # options of the chat template and of reasoning
 
     def answer(self, path: str | Path) -> None:
         """Print the answer of a model."""
@@ -61,7 +63,8 @@ class OnePrompt:
         messages = [{"role": "system", "content": self.system}] if self.system is not None else []
         messages.append({"role": "user", "content": self.text})
         images, audio = self.images or None, self.audio or None
-        return llm.chat(messages, params, stream=True, split_reasoning=False, images=images, audio=audio)
+        more = keywords_of(dict(self.template), llm)
+        return llm.chat(messages, params, stream=True, split_reasoning=False, images=images, audio=audio, **more)
 
     def _report_cut(self, completion: Completion, params: SamplingParams, ctx: int) -> None:
         if params.max_tokens is None or len(completion.token_ids) < params.max_tokens:
