@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,15 @@ class ImportanceMatrix:
     datasets: tuple[str, ...] = ()
     n_chunks: int = 0
     chunk_size: int = 0
+
+    def only(self, include: Sequence[str], exclude: Sequence[str]) -> ImportanceMatrix:
+        """Return the matrix without entries that are excluded, or not included, by a part of their names."""
+        kept = {
+            name: entry
+            for name, entry in self.entries.items()
+            if (not include or any(part in name for part in include)) and not any(part in name for part in exclude)
+        }
+        return replace(self, entries=kept)
 
     def columns_of(self, tensor: Tensor) -> NDArray[np.float32] | None:
         """Return the importance of a weight's columns, (matrices, columns), or None if there is no entry.

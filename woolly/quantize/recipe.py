@@ -136,7 +136,8 @@ def make_recipe(
                     f"{tensor.name} cannot be {given.name}: its row length {tensor.shape[-1]} is not a multiple of"
                     f" {given.block_size}"
                 )
-            type = _fitting(given or (mix.type if pure else rules.choose(tensor)), tensor)
+            chosen = given if given is not None else mix.type if pure else rules.choose(tensor)  # F32 is 0
+            type = _fitting(chosen, tensor)
         is_lossless = type in (tensor.type, GGMLType.F32)
         if not is_lossless and tensor.type not in _PLAIN and not allow_requantize:
             raise RequestError(

@@ -24,6 +24,7 @@ _BLOCK = 256  # texts per block: an interrupted run loses at most one; large eno
     MODEL,
     Argument("text", "TEXT", "The text.", shown="one per line of standard input, as with -"),
     NAMED,
+    Option("--prompt -p", "The text, in place of the argument TEXT."),
     Option("--file -f", "File with a text per line, or .jsonl with an object per line.", Path),
     Option("--key", "Key of the text in the objects of a .jsonl file.", default="text"),
     Option(
@@ -46,6 +47,7 @@ def embed(
     model: str | None,
     text: str | None,
     named: str | None,
+    prompt: str | None,
     file: Path | None,
     key: str,
     output: Path | None,
@@ -62,7 +64,11 @@ def embed(
     """Compute embeddings of texts, for search, clustering and RAG."""
     if output is not None:
         check_format(output)
-    if file is not None:
+    if prompt is not None:
+        if text is not None or file is not None:
+            raise UsageError(f"-p {prompt[:40]!r} and another text are given; omit one of them")
+        name, texts = one_model("embed", model, named), [prompt]
+    elif file is not None:
         if text is not None:
             raise UsageError(f"{text[:40]!r} and --file {file} are both given; omit one of them")
         name, texts = one_model("embed", model, named), read_texts("--file", file, key)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, THREADS, model_and_text
+from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, TEXT_FILE, THREADS, model_and_file
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.human_readable import format_duration, format_size, plural
@@ -21,18 +21,20 @@ from woolly.errors import RequestError
     MODEL,
     Argument("text", "FILE", "A text file in UTF-8.", shown="standard input, as with -"),
     NAMED,
+    TEXT_FILE,
     Option("--output -o", "The file to write.", Path, shown="imatrix.gguf", to="target", metavar="OUT"),
     Option("--ctx -c", "Tokens per window.", int, default=512),
     Option("--chunks -n", "Maximum windows of the text.", int, shown="all"),
     Option("--process-output", "Include output.weight.", bool, default=False),
     THREADS,
-    Option("--force -f", "Overwrite an existing file.", bool, default=False),
+    Option("--force", "Overwrite an existing file.", bool, default=False),
     AS_JSON,
 )
 def imatrix(
     model: str | None,
     text: str | None,
     named: str | None,
+    file: str | None,
     target: Path | None,
     ctx: int,
     chunks: int | None,
@@ -45,7 +47,7 @@ def imatrix(
     from woolly.measure.collect_imatrix import collect_importance
     from woolly.quantize import write_imatrix
 
-    model, text = model_and_text("imatrix", model, text, named, "missing text: woolly imatrix smollm2 text.txt")
+    model, text = model_and_file("imatrix", model, text, named, file, "missing text: woolly imatrix smollm2 text.txt")
     target = target or Path("imatrix.gguf")
     if target.is_dir():
         raise RequestError(f"{target} is a folder; expected the name of a file")

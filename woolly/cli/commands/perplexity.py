@@ -19,8 +19,9 @@ from woolly.cli.parse.options import (
     KV_TYPE,
     MODEL,
     NAMED,
+    TEXT_FILE,
     THREADS,
-    model_and_text,
+    model_and_file,
 )
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     MODEL,
     Argument("text", "FILE", "A text file in UTF-8.", shown="standard input, as with -"),
     NAMED,
+    TEXT_FILE,
     Option("--ctx -c", "Tokens per window; the second half is scored.", int, default=512),
     Option("--chunks -n", "Maximum windows of the text.", int, shown="all"),
     Option(
@@ -57,6 +59,7 @@ def perplexity(
     model: str | None,
     text: str | None,
     named: str | None,
+    file: str | None,
     ctx: int,
     chunks: int | None,
     kl: str | None,
@@ -71,7 +74,9 @@ def perplexity(
     from woolly.measure.divergence import Divergence, Totals, check_same_vocabulary, exponential
     from woolly.measure.perplexity import Scorer, mean_and_error, windows_of
 
-    model, text = model_and_text("perplexity", model, text, named, "missing text: woolly perplexity smollm2 text.txt")
+    model, text = model_and_file(
+        "perplexity", model, text, named, file, "missing text: woolly perplexity smollm2 text.txt"
+    )
     content = read_utf8(text)
     options: dict[str, Any] = {
         "threads": threads,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     THREADS,
     Option("--pure", "Use the same type for all weights.", bool, default=False),
     Option("--output-tensor-type", "Type of output.weight.", to="output_type"),
+    Option("--leave-output-tensor", "Leave output.weight in its type.", bool, default=False),
     Option("--token-embedding-type", "Type of token_embd.weight.", to="embedding_type"),
     Option(
         "--tensor-type",
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
         to="imatrix_path",
         metavar="FILE",
     ),
+    Option("--include-weights", "Use the importance matrix only for weights with this name; may be repeated.", list),
+    Option("--exclude-weights", "Use no importance matrix for weights with this name; may be repeated.", list),
     Option("--keep-split", "Write one file per shard of IN, named OUT-00001-of-....", bool, default=False),
     Option("--allow-requantize", "Accept weights that are already quantized.", bool, default=False),
     Option("--dry-run", "Show what would be written, but write nothing.", bool, default=False),
@@ -83,9 +86,12 @@ def quantize(
     threads: int | None,
     pure: bool,
     output_type: str | None,
+    leave_output_tensor: bool,
     embedding_type: str | None,
     tensor_type: tuple[str, ...],
     imatrix_path: Path | None,
+    include_weights: tuple[str, ...],
+    exclude_weights: tuple[str, ...],
     keep_split: bool,
     allow_requantize: bool,
     dry_run: bool,
@@ -104,7 +110,18 @@ def quantize(
     of_size = {"--text": text, "--ctx": ctx, "--windows": windows, "--plot": plot}
     for option in [name for name, value in of_size.items() if value is not None and size is None]:
         raise UsageError(f"{option} needs --size; add --size or omit it")
-    given = {"--pure": pure, "--output-tensor-type": output_type, "--token-embedding-type": embedding_type}
+    if leave_output_tensor and output_type is not None:
+        raise UsageError("--leave-output-tensor and --output-tensor-type cannot be combined; omit one of them")
+    if (include_weights or exclude_weights) and imatrix_path is None:
+        raise UsageError("--include-weights and --exclude-weights need --imatrix; add it or omit them")
+    if include_weights and exclude_weights:
+        raise UsageError("--include-weights and --exclude-weights cannot be combined; omit one of them")
+    given = {
+        "--pure": pure,
+        "--leave-output-tensor": leave_output_tensor,
+        "--output-tensor-type": output_type,
+        "--token-embedding-type": embedding_type,
+    }
     for option in [name for name, value in given.items() if value and size is not None]:
         raise UsageError(f"{option} cannot be combined with --size, which chooses the types; omit one of them")
     if size is not None and (tensor_type or keep_split):
@@ -122,7 +139,11 @@ def quantize(
     if target.is_dir():
         raise RequestError(f"{target} is a folder; expected the name of a file")
     imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
+    if imatrix is not None:
+        imatrix = imatrix.only(include_weights, exclude_weights)
     with open_gguf(resolve(source)) as file:
+        if leave_output_tensor and "output.weight" in file.tensors:
+            output = file.tensors["output.weight"].type
         paths = split_paths(target, len(file.paths)) if keep_split and len(file.paths) > 1 else [target]
         for path in paths:
             if path.exists() and not force and not dry_run:

@@ -9,9 +9,10 @@ import sys
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, model_and_text
+from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, model_and_text, one_model
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage_errors import UsageError
+from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.human_readable import plural
 from woolly.errors import RequestError
 from woolly.store import resolve
@@ -21,6 +22,9 @@ from woolly.store import resolve
     MODEL,
     Argument("text", "TEXT", "The text. With --detokenize, ids.", shown="standard input, as with -"),
     NAMED,
+    Option("--prompt -p", "The text, in place of the argument TEXT."),
+    Option("--file -f", "Text file, in place of the argument TEXT.", metavar="FILE"),
+    Option("--ids", "Print only the ids, as a list.", bool, default=False),
     Option("--detokenize -d", "Convert ids to text.", bool, default=False),
     Option("--special/--no-special", "Add the tokens at the start and end of a text.", bool, default=True),
     Option("--parse-special/--no-parse-special", "Parse <|im_end|> and other control tokens.", bool, default=True),
@@ -31,6 +35,9 @@ def tokenize(
     model: str | None,
     text: str | None,
     named: str | None,
+    prompt: str | None,
+    file: str | None,
+    ids: bool,
     detokenize: bool,
     special: bool,
     parse_special: bool,
@@ -40,28 +47,37 @@ def tokenize(
     """Print the tokens of a text, one per line: id and text."""
     from woolly.tokens import Tokenizer
 
-    model, text = model_and_text("tokenize", model, text, named, 'missing text: woolly tokenize smollm2 "wool"')
+    if sum(one is not None for one in (text, prompt, file)) > 1:
+        raise UsageError("several texts are given, as an argument, with -p or with -f; omit all but one")
+    if prompt is not None:
+        model, text = one_model("tokenize", model, named), prompt
+    elif file is not None:
+        model, text = one_model("tokenize", model, named), read_utf8(file)
+    else:
+        model, text = model_and_text("tokenize", model, text, named, 'missing text: woolly tokenize smollm2 "wool"')
     tokenizer = Tokenizer.from_gguf(resolve(model))
-    if text == "-":
+    if text == "-" and prompt is None and file is None:
         try:
             text = sys.stdin.buffer.read().decode()
         except UnicodeDecodeError as error:
             raise RequestError(f"standard input is not UTF-8 (byte {error.start})") from None
     if detokenize:
-        ids = _ids(text, tokenizer.n_vocab)
-        back = tokenizer.decode(ids)
-        click.echo(json.dumps({"ids": ids, "text": back}) if as_json else back)
+        tokens = _ids(text, tokenizer.n_vocab)
+        back = tokenizer.decode(tokens)
+        click.echo(json.dumps({"ids": tokens, "text": back}) if as_json else back)
         return
-    ids = tokenizer.encode(text, add_special=special, parse_special=parse_special)
+    tokens = list(tokenizer.encode(text, add_special=special, parse_special=parse_special))
     if as_json:
-        pieces = [_piece(tokenizer.token_bytes(token)) for token in ids]
-        click.echo(json.dumps({"count": len(ids), "ids": ids, "pieces": pieces}))
+        pieces = [_piece(tokenizer.token_bytes(token)) for token in tokens]
+        click.echo(json.dumps({"count": len(tokens), "ids": tokens, "pieces": pieces}))
     elif count:
-        click.echo(len(ids))
+        click.echo(len(tokens))
+    elif ids:
+        click.echo(tokens)
     else:
-        for token in ids:
+        for token in tokens:
             click.echo(f"{token:>7}  {_quoted(tokenizer.token_bytes(token))}")
-        click.echo(plural(len(ids), "token"), err=True)
+        click.echo(plural(len(tokens), "token"), err=True)
 
 
 def _piece(data: bytes) -> str:

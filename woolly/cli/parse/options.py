@@ -62,6 +62,7 @@ def hub_option(section: str = _RUNS) -> Option:
     )
 
 
+TEXT_FILE = Option("--file -f", "The text file, in place of the argument FILE.", metavar="FILE")
 AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", default=False)
 
 
@@ -206,6 +207,17 @@ def model_and_text(
     if text is None and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError(expected)
     return name, "-" if text is None else text
+
+
+def model_and_file(
+    command: str, model: str | None, text: str | None, named: str | None, file: str | None, expected: str
+) -> tuple[str, str]:
+    """Return the model and the file of a command, which -f may name in place of an argument."""
+    if file is None:
+        return model_and_text(command, model, text, named, expected)
+    if text is not None:
+        raise UsageError(f"two files are given, {text} and -f {file}; omit one of them")
+    return one_model(command, model, named), file
 
 
 def adapter_scales(engine: dict[str, Any]) -> dict[str, Any]:
