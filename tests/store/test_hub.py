@@ -330,6 +330,16 @@ def test_forbidden_hub_is_reported_and_not_contacted(hub, monkeypatch, name):
     assert resolve(f"hf:{REPO}").read_bytes() == DATA
 
 
+def test_offline_reaches_no_server(hub, monkeypatch):
+    monkeypatch.setenv("WOOLLY_OFFLINE", "1")
+    monkeypatch.setenv("HF_ENDPOINT", "https://elsewhere.example")
+    n_before = len(hub.log)
+    for wanted in (f"{hub.url}/{REPO}/resolve/main/wool-Q4_K_M.gguf", f"hf:{REPO}", "smollm2"):
+        with pytest.raises(StoreError, match="WOOLLY_OFFLINE is set, as --offline does"):
+            pull(wanted)
+    assert len(hub.log) == n_before
+
+
 def test_whisper_cpp_file_is_pulled_by_name(hub, tmp_path):
     repo, data = "ggerganov/whisper.cpp", b"lmgg" + bytes(100)
     hub.repos[repo] = {"ggml-base.bin": data, "ggml-base.en-q5_1.bin": data + b"e", "ggml-tiny.bin": b"<html>"}

@@ -32,6 +32,7 @@ HUB = "https://huggingface.co"  # default of HF_ENDPOINT
 
 Progress = Callable[[int, int], None]
 
+_OFFLINE = "WOOLLY_OFFLINE"  # set by --offline; allows no server
 _TIMEOUT = 30  # seconds without a byte
 _ATTEMPTS = 5  # consecutive attempts without data
 _PAUSE = 0.5  # seconds before the second attempt, then doubled
@@ -251,13 +252,17 @@ def _refusal(remote: Remote, error: HTTPError) -> Exception:
 
 
 def is_offline() -> bool:
-    """True if the user disabled access to the hub, using the variables of huggingface_hub."""
-    values = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    """True if the user disabled access to the hub, with --offline or the variables of huggingface_hub."""
+    values = (os.environ.get(name, "").upper() for name in (_OFFLINE, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 
 
 def check_online(url: str, name: str) -> None:
-    """Raise StoreError for a hub address if HF_HUB_OFFLINE is set. Other servers are allowed."""
+    """Raise StoreError for any address with --offline, and for a hub address if HF_HUB_OFFLINE is set."""
+    if os.environ.get(_OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise StoreError(
+            f"{_OFFLINE} is set, as --offline does, so {name} is not downloaded; unset it, or {_models_here()}"
+        )
     hub = os.environ.get("HF_ENDPOINT") or HUB
     if is_offline() and urlsplit(url).netloc == urlsplit(hub).netloc:
         raise StoreError(f"HF_HUB_OFFLINE is set, so {name} is not downloaded; unset it, or {_models_here()}")

