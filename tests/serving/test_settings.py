@@ -14,10 +14,12 @@ from click.testing import CliRunner
 from docs.tools.settings import reference
 from woolly import RequestError
 from woolly.cli.app import app
-from woolly.cli.parse.llama_flags import LLAMA_FLAGS
+from woolly.cli.parse.flags.table import FOREIGN_FLAGS
+from woolly.cli.parse.translation import translated
 from woolly.errors import StoreError
 from woolly.llm.model_options import rows_of
 from woolly.serving import Settings, read_settings
+from woolly.serving.settings.sampling_settings import SAMPLING_ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -207,7 +209,7 @@ def test_every_setting_is_used():
     source = "".join(path.read_text() for path in files if path.name != "configuration.py")
     # The options of a model are read together, row by row; tests/llm/test_add_option.py asks for their use.
     by_row = {row.setting_name for row in rows_of().values() if row.setting is not None}
-    names = {setting.name for setting in fields(Settings)} - by_row
+    names = {setting.name for setting in fields(Settings)} - by_row - SAMPLING_ROWS.keys()  # read together, too
     assert not [name for name in names if not re.search(rf"(settings|self)\.{name}\b", source)]
 
 
@@ -229,8 +231,7 @@ def test_help_has_a_panel_for_each_table_of_the_reference_in_order():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-hff a/b", "woolly pull"), ("--mmproj-url x", "woolly pull"), ("--no-mmproj", "--mmproj none"),
-        ("--rope-freq-scale 0.5", "the inverse"), ("--yarn-beta-fast 32", "gives these"),
+        ("-hff a/b", "woolly pull"), ("--mmproj-url x", "woolly pull"), ("--yarn-beta-fast 32", "gives these"),
         ("--grp-attn-n 4", "file says"), ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
     ],
 )  # fmt: skip
@@ -243,9 +244,9 @@ def test_llama_server_flag_that_changes_answers_gives_a_one_line_error(folder, f
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-sm row", "experts last"), ("-ncmoe 3", "experts last"), ("-fa off", "block by block"),
+        ("-sm row", "free memory"), ("-ncmoe 3", "experts last"), ("-fa off", "block by block"),
         ("-nocb", "share steps"), ("--no-cont-batching", "share steps"), ("--mlock", "not locked"),
-        ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "experts last"), ("-nr", "packed"),
+        ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "free memory"), ("-nr", "packed"),
         ("--no-repack", "packed"), ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--threads-http 4", "event loop"),
         ("--cache-reuse 256", "computed again"), ("--cache-ram 100", "--kv-tokens"), ("-sps 0.5", "longest beginning"),
     ],
@@ -257,6 +258,42 @@ def test_llama_server_flag_without_effect_on_answers_gives_a_notice(folder, flag
     assert notice.startswith(f"woolly: {flags} has no effect: ") and says in notice
 
 
+@pytest.mark.parametrize(
+    ("line", "setting", "value"),
+    [
+        ("--no-mmproj", "mmproj", "none"), ("--rope-freq-scale 0.5", "rope_scale", 2.0),
+        ("-dev CUDA0", "device", "cuda:0"), ("-dev none", "device", "cpu"),
+        ("-dev CUDA0,CUDA1", "device", "cuda:0,1"), ("-dev Vulkan1", "device", "vulkan:1"),
+        ("-ctk q4_0", "cache_type_k", "q4"), ("-ctv q4_0", "cache_type_v", "q4"), ("-ngl -1", "gpu_layers", "auto"),
+        ("--spec-type draft-mtp", "model_draft", "mtp"), ("--spec-type ngram-mod", "model_draft", "prompt_lookup"),
+        ("--spec-type draft-mtp,ngram-mod", "model_draft", "mtp_lookup"), ("--spec-type none", "model_draft", "none"),
+        ("--spec-type draft-simple -md x.gguf", "model_draft", "x.gguf"), ("-lv 5", "log_level", "debug"),
+        ("--spec-type ngram-mod -md x.gguf", "model_draft", "x.gguf"), ("--log-disable", "log_level", "off"),
+        ("--max-model-len 32k", "ctx_size", 32000), ("--max-num-seqs 8", "parallel", "8"),
+        ("--served-model-name a", "alias", ("a",)), ("--keepalive 5", "keep_alive", 5.0),
+        ("--fim-qwen-7b-default", "port", 8012), ("--sampler-seq kpt", "samplers", "top_k;top_p;temperature"),
+    ],
+)  # fmt: skip
+def test_flag_of_another_program_becomes_a_setting(folder, monkeypatch, line, setting, value):
+    seen = []
+    monkeypatch.setattr("woolly.cli.commands.serve.read_settings", lambda flags: seen.append(flags) or 1 / 0)
+    monkeypatch.setattr("woolly.cli.commands.serve.pulled", lambda name: name)
+    assert isinstance(CliRunner().invoke(app, ["serve", *line.split()]).exception, ZeroDivisionError)
+    given = seen[0][setting]
+    assert (tuple(given) if isinstance(value, tuple) else given) == value
+
+
+def test_sampling_settings_become_defaults(folder):
+    (folder / "woolly.toml").write_text('[serve]\ndry-sequence-breakers = ["a,b", "\\n"]\nstop = ["x, y"]\n')
+    environment = {"WOOLLY_DRY_MULTIPLIER": "0.8", "WOOLLY_LOGIT_BIAS": "504-inf"}
+    defaults = read_settings(
+        {"samplers": "penalties;dry;top-k;temp", "top_p": 0.95, "min_p": 0.05}, environment
+    ).defaults()
+    assert defaults.samplers == ("penalties", "dry", "top_k", "temperature")
+    assert (defaults.dry_multiplier, defaults.dry_sequence_breakers) == (0.8, ("a,b", "\n"))
+    assert (defaults.logit_bias, defaults.stop) == ({504: float("-inf")}, ("x, y",))
+
+
 def test_bare_fa_flag_takes_only_its_values(folder):
     result = CliRunner().invoke(app, ["serve", "-fa", "-m", "missing.gguf"])
     assert isinstance(result.exception, StoreError) and result.stderr == ""
@@ -265,7 +302,7 @@ def test_bare_fa_flag_takes_only_its_values(folder):
 @pytest.mark.parametrize(
     "flags",
     ["-ngl 99", "--n-gpu-layers all", "-fa on", "--flash-attn auto", "-cb", "--cont-batching", "--mmap", "-kvu",
-     "--jinja", "-cmoe", "--offline", "--mmproj-auto", "--swa-full", "--no-context-shift", "-c 0", "-t -1", "-n -2",
+     "--jinja", "--mmproj-auto", "--no-context-shift", "-c 0", "-t -1", "-n -2",
      "-np -1", "--sleep-idle-seconds -1", "-ctk q8_0 -ctv q8_0", "-b 2048 -ub 512", "--no-cache-idle-slots",
      "--no-webui"],
 )  # fmt: skip
@@ -300,11 +337,10 @@ def test_non_unified_context_is_divided():
 def test_no_foreign_flag_hides_one_of_ours():
     ours = {name for setting in fields(Settings) for flag in setting.metadata["flags"] for name in flag.split("/")}
     serve = app.get_command(Context(app), "serve")
-    for name in ours & set(LLAMA_FLAGS):
-        values = ["x"] if LLAMA_FLAGS[name].takes_value else []
-        assert serve._translated(Context(serve), [name, *values]) == [name, *values]
-    theirs = [name for row in set(LLAMA_FLAGS.values()) for name in f"{row.names} {row.off_names}".split()]
-    assert len(theirs) == len(set(theirs))
+    theirs = {name: row for row in FOREIGN_FLAGS for name in f"{row.names} {row.off_names}".split()}
+    for name in ours & theirs.keys():
+        values = ["x"] if theirs[name].takes_value else []
+        assert translated(Context(serve), [name, *values], {}) == [name, *values]
 
 
 def test_other_commands_do_not_import_the_web_framework():

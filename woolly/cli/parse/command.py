@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -15,9 +13,9 @@ from typing import Any
 import click
 
 from woolly.cli.parse.help import write_commands, write_sections
-from woolly.cli.parse.llama_flags import LLAMA_FLAGS, LlamaFlag
 from woolly.cli.parse.parameter import TYPED, Bundle, shown_name, typed_name
-from woolly.cli.parse.usage_errors import UsageError, duplicate_value, format_error, unknown_command, unknown_option
+from woolly.cli.parse.translation import translated
+from woolly.cli.parse.usage_errors import UsageError, format_error, unknown_command
 from woolly.errors import RequestError, WoollyError
 
 
@@ -49,7 +47,7 @@ def command(
 
 
 class Command(click.Command):
-    """Command that also accepts llama.cpp's option names.
+    """Command that also accepts the option names of llama.cpp, vLLM and Ollama.
 
     `common` and `sections` determine where --help shows an option: first, or under the title of its bundle.
     """
@@ -70,7 +68,7 @@ class Command(click.Command):
         ctx.allow_extra_args = True  # reported here, since click's message is hard to reword
         try:
             # Completion parses incomplete lines, so they are not rejected.
-            rest = super().parse_args(ctx, args if ctx.resilient_parsing else self._translated(ctx, args))
+            rest = super().parse_args(ctx, args if ctx.resilient_parsing else translated(ctx, args))
         except click.UsageError as error:
             raise format_error(error, ctx) from None
         if rest and not ctx.resilient_parsing:
@@ -109,64 +107,6 @@ class Command(click.Command):
         if ("device" in flags or "backend" not in flags) and "backend" not in ctx.meta.get(TYPED, {}):
             flags["backend='cpu'"] = "--device cpu"  # form used in the docs
         return flags
-
-    def _translated(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
-        """Return the words with llama.cpp's flags replaced by Woolly's, dropped, or rejected with a UsageError."""
-        options: dict[str, click.Option] = {}
-        for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option):
-                options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter)
-        out: list[str] = []
-        given: dict[str, tuple[str, str]] = {}  # parameter to its value and the flag as typed
-        typed: dict[str, str] = ctx.meta.setdefault(TYPED, {})
-        rest = deque(args)
-        while rest:
-            word = rest.popleft()
-            if word == "--":
-                return [*out, word, *rest]
-            name, equals, value = word.partition("=")
-            spelled, flag = name, None if name in options else LLAMA_FLAGS.get(name)
-            if flag is not None and flag.ours in options:
-                name = flag.ours
-            elif flag is not None and not flag.ours:
-                if flag.takes_value and not equals:
-                    value = _value_of(flag, rest)
-                if notice := flag.notice(ctx.command_path, name, value):
-                    click.echo(f"woolly: {notice}", err=True)
-                continue
-            elif name not in options and re.fullmatch(r"-[A-Za-z][A-Za-z-]+", name):
-                raise unknown_option(ctx, name, options)  # click would parse -nope as -n with the value ope
-            out.append(name + equals + value)
-            if name not in options and name[:2] in options and not options[name[:2]].is_flag:  # -n5
-                name, spelled, value, equals = name[:2], name[:2], name[2:], "="
-            if name not in options:
-                continue
-            option = options[name]
-            if not option.is_flag and not equals:
-                words = [rest.popleft()] if rest else []
-                if words and rest and getattr(option, "is_pair", False) and not _is_pair(words[0]):
-                    words = [f"{words[0]}:{rest.popleft()}"]
-                out += words
-                value = words[0] if words else ""
-            typed[str(option.name)] = spelled
-            whole = spelled if option.is_flag else f"{spelled} {value}"
-            meant = str(name in option.opts) if option.is_flag else value
-            before = given.setdefault(str(option.name), (meant, whole))
-            if before[0] != meant and not option.multiple:
-                raise duplicate_value(ctx.command_path, before[1], whole)
-        return out
-
-
-def _is_pair(value: str) -> bool:
-    """True if a value is A:B with a number B."""
-    return re.fullmatch(r".+:[-+]?[\d.]+(e[-+]?\d+)?", value) is not None
-
-
-def _value_of(flag: LlamaFlag, rest: deque[str]) -> str:
-    """Return the value of a flag from the following words. If the value is optional, only a matching word is used."""
-    if flag.bare and (not rest or rest[0].lower() not in flag.values):
-        return flag.bare
-    return rest.popleft() if rest else ""
 
 
 # Aliases of commands, not listed in --help.
