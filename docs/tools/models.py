@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from woolly.models import architectures
 from woolly.store import WHEEL_MODELS, Tag, read_catalogue
+from woolly.store.catalogue import families
 
 _HEAD = """# Models by name
 
@@ -15,9 +19,11 @@ Woolly does not support its architecture. Other commands accept a name after the
 
 | name | meaning |
 |---|---|
-| `qwen3` or `qwen3:latest` | the first size of the family |
+| `qwen3` or `qwen3:latest` | the first size of the family, or another size that is downloaded |
 | `qwen3:4b` | that size, in the listed type |
 | `qwen3:4b-q8_0` | that size in another type, if the repository has it |
+| `Qwen3-4B`, `qwen3:4b-instruct` | `qwen3:4b`: names compare without case and separators |
+| `qwen3:30b-a3b`, `gemma3:4b-it-qat` | `qwen3:30b` and `gemma3:4b`, without active sizes, `-it`, `-qat` |
 | `org/repo`, `hf:org/repo`, `hf.co/org/repo` | a repository of the Hugging Face hub: Q4_K_M or the nearest type |
 | `org/repo:Q8_0`, `hf:org/repo/file.gguf` | one file of a repository |
 | `hf:ggerganov/whisper.cpp/ggml-base.en.bin` | a file of [whisper.cpp](../use/audio.md#whisper) |
@@ -53,7 +59,22 @@ def reference() -> str:
         shown = ", ".join(f"`{kind}`" for kind in kinds)
         rows.append(f"| `{name}` | {family.purpose} | {runs} | {shown} | {sizes} | {'; '.join(licences)} |")
     nameless = [f"| `{kind}` | {reason} |" for kind, reason in catalogue.nameless.items()]
+    shipped = json.loads(Path(families.__file__).with_name("catalogue.json").read_text())
+    aliases = [f"| `{alias}` | `{name}` |" for alias, name in shipped["aliases"].items()]
+    unavailable = [f"| `{name}` | {reason} |" for name, reason in shipped["unavailable"].items()]
     tail = [
+        "",
+        "Other names:",
+        "",
+        "| name | meaning |",
+        "|---|---|",
+        *aliases,
+        "",
+        "Names that are errors with a reason, besides the `-cloud` tags of Ollama:",
+        "",
+        "| name | reason |",
+        "|---|---|",
+        *unavailable,
         "",
         "Supported architectures without a name:",
         "",

@@ -176,8 +176,9 @@ def test_first_run_announces_the_download(folder, model, monkeypatch):
             result = CliRunner().invoke(app, ["run", "llama3.2:1b", "hi", "-n", "2"])
             assert (result.exit_code, result.stderr) == (0, reported)
         assert "granite" in woolly("show", "llama3.2:1b")
+        assert CliRunner().invoke(app, ["run", "llama3.2", "hi", "-n", "2"]).stderr == ""  # the size that is here
         with pytest.raises(StoreError, match=r"no repository hf:bartowski/Llama-3\.2-3B-Instruct-GGUF on the hub"):
-            woolly("run", "llama3.2", "hi")
+            woolly("run", "llama3.2:3b", "hi")
     finally:
         hub.close()
 

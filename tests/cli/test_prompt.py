@@ -130,7 +130,7 @@ def test_prompt_by_option_and_by_file(model, tmp_path):
     [
         ("smolm2", "no model named 'smolm2': did you mean smollm2"),
         ("smol2", "did you mean smollm2"),
-        ("smollm", "did you mean smollm2"),
+        ("smollm2x", "did you mean smollm2"),
         ("mistrall", "no model named 'mistrall': did you mean mistral"),
         ("qwen-max", "no model named 'qwen-max': `woolly list` shows"),
         ("wool:latest", "no model named 'wool:latest': `woolly list` shows"),

@@ -53,6 +53,14 @@ def test_ollama_names_are_understood(typed, name, hub_name):
     assert (named.name, str(named.hub)) == (name, hub_name)
 
 
+def test_bare_family_name_means_a_downloaded_size(hub, tmp_path):
+    hub.repos["Qwen/Qwen3-4B-GGUF"] = {"Qwen3-4B-Q4_K_M.gguf": DATA}
+    found = pull("qwen3:4b")
+    assert resolve("qwen3") == resolve("Qwen3:latest") == found
+    with pytest.raises(StoreError, match="the model qwen3:8b is not downloaded yet"):
+        resolve("qwen3:8b")
+
+
 def test_name_table_is_consistent():
     assert len(all_families()) >= 120
     files = [(tag.hub_name(), tag.quant) for family in all_families().values() for tag in family.tags.values()]

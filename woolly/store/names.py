@@ -11,14 +11,18 @@ from urllib.parse import urlsplit
 
 from woolly.errors import StoreError
 from woolly.store import wheel_models
-from woolly.store.catalogue.families import Tag, all_families
+from woolly.store.catalogue.families import Tag, all_families, read_catalogue
+from woolly.store.catalogue.spelling import normalize_name
 from woolly.store.file_formats import FILE, is_model_file
 from woolly.store.hub import HubName, quant_of
 from woolly.store.wheel_models import find_wheel_model
 
 _REPO = r"[\w-][\w.-]*/[\w-][\w.-]*"
-_TYPE = re.compile(r"(?:^|-)((?:ud-)?(?:i?q\d\w*|tq\d_\d|mxfp4\w*|bf16|fp?16|fp?32))$")
-_KINDS = re.compile(r"-(?:instruct|it|chat|text)$")  # Ollama's tags may have these suffixes, which add no information
+_TYPED = re.compile(
+    r"(?P<name>[a-z0-9][a-z0-9._:-]*?)(?:[-:](?P<type>(?:ud-)?(?:i?q\d\w*|tq\d_\d|mxfp4\w*|bf16|fp?16|fp?32)))?"
+)
+# Parts of Ollama's tags that add no information; active sizes: 30b-a3b.
+_DETAILS = re.compile(r"[-:](?:instruct|it|chat|text|qat|a\d+(?:\.\d+)?b)(?=[-:]|$)")
 
 
 @dataclass(frozen=True)
@@ -33,24 +37,29 @@ class CatalogueEntry:
 
 
 def find_in_catalogue(text: str) -> CatalogueEntry | None:
-    """Return the model for `family`, `family:tag` or `family:tag-type` (case-insensitive), or None.
+    """Return the model for `family`, `family:tag` or `family:tag-type`, in any spelling, or None.
 
-    For a known family with an unknown tag, StoreError lists the available tags.
+    `qwen3:30b-a3b-instruct-q8_0` and `Qwen3-30B` are `qwen3:30b`. StoreError lists the tags of a known family with an
+    unknown tag, and has the reason for a name that is not available.
     """
-    name, _, typed = text.lower().partition(":")
-    family = all_families().get(name)
-    if family is None:
+    found = _TYPED.fullmatch(text.lower())
+    if found is None:
         return None
-    found = _TYPE.search(typed)
-    quant = re.sub("^FP", "F", found[1].upper()) if found else None
-    tag = _KINDS.sub("", typed[: found.start()] if found else typed) or "latest"
-    if tag == "latest":
+    quant = re.sub("^FP", "F", found["type"].upper()) if found["type"] else None
+    typed = found["name"].removesuffix(":latest")
+    if (named := _family_and_tag(typed)) is None:
+        return None
+    name, tag = named
+    family = all_families()[name]
+    if tag is None:
         tag = next(iter(family.tags))
+        if quant is None and find_wheel_model(text) is not None:
+            return None  # the default model, which is not downloaded from the hub
     size = family.tags.get(tag)
     if size is None and find_wheel_model(text) is not None:
-        return None  # the default model, which is not downloaded from the hub
+        return None
     if size is None:
-        raise StoreError(f"{name} has no {typed!r} in the catalogue; it has {', '.join(family.tags)}")
+        raise StoreError(f"{name} has no {tag!r} in the catalogue; it has {', '.join(family.tags)}")
     default = quant in (None, size.quant)
     return CatalogueEntry(
         f"{name}:{tag}" + ("" if default else f"-{str(quant).lower()}"),
@@ -59,6 +68,36 @@ def find_in_catalogue(text: str) -> CatalogueEntry | None:
         size.licence,
         size if default else None,
     )
+
+
+def sizes_of_family(text: str) -> list[CatalogueEntry]:
+    """Return the sizes of a family for its bare name, the default first; empty for all other names."""
+    with contextlib.suppress(StoreError):
+        if find_wheel_model(text) is None and (named := _family_and_tag(text.lower().removesuffix(":latest"))):
+            entries = [find_in_catalogue(f"{named[0]}:{tag}") for tag in all_families()[named[0]].tags]
+            return [entry for entry in entries if entry is not None] if named[1] is None else []
+    return []
+
+
+def _family_and_tag(typed: str) -> tuple[str, str | None] | None:
+    """Return family and tag of a name in any spelling; the tag may be unknown, and is None for a bare family name.
+
+    Raises StoreError for a name that is not available.
+    """
+    catalogue = read_catalogue()
+    name, colon, tag = typed.partition(":")
+    if tag == "cloud" or typed.endswith("-cloud"):
+        raise StoreError(f"{typed} runs only in Ollama's cloud; {typed.removesuffix('cloud')[:-1]} may run here")
+    plain = _DETAILS.sub("", f":{tag}").removeprefix(":") if colon else _DETAILS.sub("", typed)
+    for one in (typed, f"{name}:{plain}" if colon and plain else plain or name):
+        if (reason := catalogue.unavailable.get(normalize_name(one))) is not None:
+            raise StoreError(f"{typed} is not available: {reason}")
+        if (named := catalogue.spellings.get(normalize_name(one))) is not None:
+            return named
+    if (reason := catalogue.unavailable.get(normalize_name(name))) is not None:
+        raise StoreError(f"{typed} is not available: {reason}")
+    family = catalogue.spellings.get(normalize_name(name)) if colon else None
+    return None if family is None else (family[0], plain or family[1])
 
 
 def names_in_catalogue(repo: str, file: str) -> list[str]:

@@ -26,6 +26,7 @@ from woolly.store.names import (
     is_url,
     names_in_catalogue,
     remote_name,
+    sizes_of_family,
 )
 from woolly.store.presets import Preset
 from woolly.store.urls import find_downloaded
@@ -86,11 +87,16 @@ def find_derived_model(text: str) -> Preset | None:
 
 
 def _find_hub(text: str, wanted: HubName) -> Path | None:
-    """Return the file of a hub model. For a catalogue name, Ollama's copy is also accepted."""
+    """Return the file of a hub model. For a catalogue name, Ollama's copy is also accepted.
+
+    The bare name of a family means a downloaded size, if the default is not downloaded.
+    """
     found = find_local(wanted)
     if found is None and find_in_catalogue(text) is not None:
-        stored = find_stored(f"ollama:{text}")
-        return None if stored is None else stored.path
+        if (stored := find_stored(f"ollama:{text}")) is not None:
+            return stored.path
+        sizes = (find_local(entry.hub) for entry in sizes_of_family(text))
+        return next((path for path in sizes if path is not None), None)
     return found
 
 

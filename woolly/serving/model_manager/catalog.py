@@ -16,7 +16,7 @@ from woolly.serving.accounts.account import is_model_allowed
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.model_info import ModelInfo, read_header, readable
 from woolly.serving.observability.logs import log
-from woolly.store import find_preset, is_companion, pulled_names, quant_of, resolve
+from woolly.store import find_in_catalogue, find_preset, is_companion, pulled_names, quant_of, resolve
 from woolly.store.catalogue.spelling import normalize_name
 from woolly.store.file_formats import find_files
 
@@ -220,9 +220,9 @@ class ModelCatalog:
         return wanted or affordable_ctx(info.n_ctx_train, info.token_bytes, info.size_bytes)
 
     def _key(self, name: str, paths: Mapping[str, Path]) -> str | None:
-        """Return the key of a name: an exact match, else a name or alias that differs only in case, else in separators.
+        """Return the key of a name: an exact match, else a name or alias that differs only in case, else in spelling.
 
-        The other spelling must fit one model only.
+        The other spelling, such as `qwen3:30b-a3b` for `qwen3:30b`, must fit one model only.
         """
         if name in paths:
             return name
@@ -230,8 +230,11 @@ class ModelCatalog:
         wanted = name.lower()
         if (key := next((key for key, own in names.items() if wanted in map(str.lower, own)), None)) is not None:
             return key
-        wanted = normalize_name(name)
-        meant = [key for key, own in names.items() if wanted in map(normalize_name, own)]
+        spelled = {normalize_name(name)}
+        with suppress(StoreError):  # an unknown size of a known family
+            if (entry := find_in_catalogue(name)) is not None:
+                spelled.add(normalize_name(entry.name))
+        meant = [key for key, own in names.items() if spelled & set(map(normalize_name, own))]
         return meant[0] if len(meant) == 1 else None
 
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from woolly.errors import StoreError
+from woolly.store.catalogue.spelling import normalize_name
 from woolly.store.model_folder import models_folder
 
 Purpose = Literal["chat", "base", "embed", "rerank", "transcribe"]
@@ -78,6 +79,8 @@ class Catalogue:
     families: Mapping[str, Family]
     suggested: tuple[str, ...]  # small models for new users, best first
     nameless: Mapping[str, str]  # architectures without a name, with the reason
+    spellings: Mapping[str, tuple[str, str | None]]  # family and tag by normalized name; no tag: the bare family name
+    unavailable: Mapping[str, str]  # names that users of other programs type, normalized, with the reason
 
 
 def all_families() -> Mapping[str, Family]:
@@ -123,11 +126,37 @@ def parse_catalogue(data: bytes) -> Catalogue:
         families = {name: _family(name, family) for name, family in found["families"].items()}
         suggested, nameless = tuple(found["suggested"]), dict(found["nameless"])
         known = {f"{name}:{tag}" for name, family in families.items() for tag in family.tags}
+        targets = {*known, *families}
+        aliases = {alias: name for alias, name in found.get("aliases", {}).items() if name in targets}
         if unknown := set(suggested) - known:
             raise StoreError(f"the catalogue suggests {', '.join(sorted(unknown))}, which it does not have")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"the catalogue cannot be read ({type(error).__name__}: {error})") from None
-    return Catalogue(found["updated"], MappingProxyType(families), suggested, MappingProxyType(nameless))
+    unavailable = {normalize_name(name): str(reason) for name, reason in found.get("unavailable", {}).items()}
+    return Catalogue(
+        found["updated"],
+        MappingProxyType(families),
+        suggested,
+        MappingProxyType(nameless),
+        MappingProxyType(_spellings(families, aliases)),
+        MappingProxyType(unavailable),
+    )
+
+
+def _spellings(families: Mapping[str, Family], aliases: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
+    """Return family and tag of all names without case and separators. The alias of a family is one of its tags too."""
+    found: dict[str, tuple[str, str | None]] = {}
+    for name in families:
+        found[normalize_name(name)] = (name, None)
+    for alias, target in aliases.items():
+        name, _, tag = target.partition(":")
+        found.setdefault(normalize_name(alias), (name, tag or None))
+        for other in families[name].tags if not tag else (tag,):
+            found.setdefault(normalize_name(f"{alias}:{other}"), (name, other))
+    for name, family in families.items():
+        for tag in family.tags:
+            found.setdefault(normalize_name(f"{name}:{tag}"), (name, tag))
+    return found
 
 
 def _family(name: str, found: dict[str, Any]) -> Family:
