@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs Woolly for the user who starts this, in an environment of its own, by uv or pipx:
+# Installs Woolly for the current user in a separate environment, with uv or pipx:
 #
-#     sh install.sh                    the newest release
+#     sh install.sh                    the latest release
 #     sh install.sh 0.1.0              this version
 #     sh install.sh path/to/file.whl   this wheel
 #
-# It takes uv or pipx if the machine has one of them. Else it installs uv by pip, which checks what it fetches against
-# the checksums of the package index, into ~/.local/share/woolly/uv. It fetches nothing from anywhere else.
+# If neither uv nor pipx is installed, the script installs uv into ~/.local/share/woolly/uv with pip, which verifies
+# checksums. Nothing is downloaded from other hosts.
 set -eu
 
 say() {
@@ -18,7 +18,7 @@ die() {
     exit 1
 }
 
-# Sets python to one that Woolly runs on.
+# Sets `python` to a supported Python.
 find_python() {
     for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && return
@@ -26,7 +26,7 @@ find_python() {
     die "neither uv, nor pipx, nor Python 3.10 or newer is here: install one of them, then start this again"
 }
 
-# Sets uv to one that was installed by pip.
+# Sets `uv` to the copy that was installed with pip.
 get_uv() {
     place=${XDG_DATA_HOME:-$HOME/.local/share}/woolly/uv
     uv=$place/bin/uv
@@ -40,7 +40,7 @@ get_uv() {
         die "pip could not install uv: see above"
 }
 
-# All of it is read before any of it runs: a download that broke off does nothing.
+# The shell reads the whole function before it runs, so a truncated download does nothing.
 main() {
     case ${1-} in
         "") wanted=woolly-llm ;;

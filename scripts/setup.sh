@@ -1,24 +1,24 @@
-# Sourced by scripts/run and scripts/test: set_up makes .venv in the project root and installs Woolly into it.
-# Plain POSIX sh. What it says goes to stderr; the answers of Woolly have stdout for themselves.
+# Sourced by scripts/run and scripts/test. set_up creates .venv in the project root and installs Woolly into it.
+# POSIX sh. Messages go to stderr, because stdout is for the answers of Woolly.
 #
-# .venv/woolly-stamp says what was installed, one fact per line: run or test, then what the build depends on: the project
-# root, the Python under .venv, a checksum of pyproject.toml and native/, whether there is an NVIDIA GPU, a checksum of
-# what the CPU can, and WOOLLY_LEVELS: kernels are compiled for the machine that is there. A start that finds its own
-# facts there installs nothing. run and test share one build; test installs packages beside it.
+# .venv/woolly-stamp describes the installation, one fact per line: run or test, the project root, the base Python of
+# .venv, a checksum of pyproject.toml and native/, whether there is an NVIDIA GPU, a checksum of the CPU's features, and
+# WOOLLY_LEVELS. Kernels are compiled for this machine. If the stamp matches, nothing is installed. run and test share
+# one build; test installs more packages.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$(readlink -f -- "$0" 2>/dev/null || echo "$0")")/.." && pwd -P)
 venv=$root/.venv
 stamp=$venv/woolly-stamp
-fetched=$venv/woolly-packages.log  # what pip says of the packages that Woolly depends on
-unfinished=$venv/woolly-unfinished # there while pip works: a start that was killed is not built upon
+fetched=$venv/woolly-packages.log  # output of pip for the dependencies of Woolly
+unfinished=$venv/woolly-unfinished # exists while pip runs, so that an interrupted installation is not reused
 
-# An activated environment, or settings for another Python, must not reach into .venv.
+# An activated environment, or settings for another Python, must not affect .venv.
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_TARGET PIP_PREFIX PIP_PYTHON
 export PIP_USER=0
-# Python compiles what it imports, and keeps that: to compile all files of all packages takes 12 s. Not --no-compile, which
-# the pip that fetches what the build needs is not given.
+# Compiling all files of all packages takes 12 s; Python compiles and caches imported modules anyway. --no-compile would
+# not reach the pip that installs the build requirements.
 export PIP_COMPILE=0
-# Containers often set this; each start of Woolly would then compile all its files again, for half a second or more.
+# Containers often set this. Every start of Woolly would then compile its modules again, which takes over half a second.
 unset PYTHONDONTWRITEBYTECODE
 
 say() {
@@ -34,12 +34,12 @@ set_up() { # set_up run|test
     kind=$1
     if is_current; then return; fi
 
-    # Two starts at once take turns. This file is the lock, because it always exists.
+    # Concurrent starts wait for each other. This file is the lock, because it always exists.
     exec 9<"$root/scripts/setup.sh"
     if command -v flock >/dev/null; then flock 9 || true; fi
     if ! is_current; then
-        case $(stamp_line 1) in test) kind=test ;; esac # what the tests need stays installed
-        [ -w "$root" ] || die "$root cannot be written: .venv is made there"
+        case $(stamp_line 1) in test) kind=test ;; esac # keep the packages for tests
+        [ -w "$root" ] || die "$root is not writable, but .venv is created there"
         find_python
         find_tools
         make_venv
@@ -48,7 +48,7 @@ set_up() { # set_up run|test
     exec 9<&-
 }
 
-# ---------------------------------------------------------------------------------------------------- the stamp
+# ---------------------------------------------------------------------------------------------------- stamp
 
 stamp_line() {
     [ ! -f "$stamp" ] || sed -n "$1p" "$stamp"
@@ -56,7 +56,7 @@ stamp_line() {
 
 place() {
     printf '%s\n' "$root"
-    readlink -f -- "$venv/bin/python" 2>/dev/null || true # macOS knows -f from 12.3 on
+    readlink -f -- "$venv/bin/python" 2>/dev/null || true # macOS has -f since 12.3
 }
 
 sources() {
@@ -75,7 +75,7 @@ facts() {
 
 is_built() {
     [ -x "$venv/bin/python" ] && [ -x "$venv/bin/woolly" ] && [ -f "$stamp" ] && [ ! -e "$unfinished" ] || return 1
-    # What `pip install .` leaves here is a copy, which no change of the sources reaches.
+    # `pip install .` installs a copy, which does not follow changes of the sources.
     for copied in "$venv"/lib/python*/site-packages/woolly/__init__.py; do [ ! -e "$copied" ] || return 1; done
     [ "$(sed 1d "$stamp")" = "$(facts)" ]
 }
@@ -86,23 +86,23 @@ is_current() {
     return 1
 }
 
-# ----------------------------------------------------------------------------------------- what the system gives
+# ----------------------------------------------------------------------------------------- system packages
 
 find_python() {
-    # .venv may be the activated environment, and about to be removed.
+    # .venv may be the activated environment, and may be removed below.
     PATH=$(printf '%s\n' "$PATH" | tr ':' '\n' | grep -Fxv -- "$venv/bin" | paste -sd: -)
     python=
     for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
-        # If another environment is activated, take the Python under it: .venv must not depend on that environment.
+        # If another environment is activated, use its base Python, so that .venv does not depend on that environment.
         python=$("$candidate" -c 'import sys
 sys.version_info >= (3, 10) and print(getattr(sys, "_base_executable", "") or sys.executable)' 2>/dev/null) || true
         [ -z "$python" ] || return 0
     done
     if command -v python3 >/dev/null; then
-        die "Python 3.10 or newer is needed and $(python3 -V 2>&1) is here: install a newer python3"
+        die "Python 3.10 or newer is required, but this is $(python3 -V 2>&1): install a newer python3"
     fi
-    if is_macos; then die "Python 3.10 or newer is needed: install it with: brew install python3"; fi
-    die "Python 3.10 or newer is needed: install it with: sudo apt-get install python3"
+    if is_macos; then die "Python 3.10 or newer is required: install it with: brew install python3"; fi
+    die "Python 3.10 or newer is required: install it with: sudo apt-get install python3"
 }
 
 find_tools() {
@@ -113,20 +113,20 @@ find_tools() {
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         say "installing$packages with apt-get"
         export DEBIAN_FRONTEND=noninteractive
-        quietly apt-get update || true # an index that is old may do; what is missing is named below
+        quietly apt-get update || true # an old package index may be sufficient; the check below names missing packages
         # shellcheck disable=SC2086 # a list of words
         quietly apt-get install -y --no-install-recommends $packages ||
             die "apt-get could not install$packages: see above"
         missing
-        [ -z "$packages" ] || die "the packages of the system brought no $names for $python: install these by hand"
+        [ -z "$packages" ] || die "the system packages do not provide $names for $python: install them manually"
     elif command -v apt-get >/dev/null; then
-        die "this machine lacks $names: install with: sudo apt-get install -y$packages"
+        die "missing $names: install with: sudo apt-get install -y$packages"
     elif is_macos; then
-        # The compiler and what belongs to Python come from different places there.
+        # On macOS, the compiler and Python come from different installers.
         case $packages in *g++*) command="xcode-select --install" ;; *) command="brew install python3" ;; esac
-        die "this machine lacks $names: install with: $command"
+        die "missing $names: install with: $command"
     else
-        die "this machine lacks $names: install with the package manager of this system"
+        die "missing $names: install with the package manager of this system"
     fi
 }
 
@@ -134,7 +134,7 @@ is_macos() {
     [ "$(uname)" = Darwin ]
 }
 
-# The tests of the vulkan backend want a device of Vulkan, which may be the CPU; without one they are skipped.
+# The tests of the vulkan backend need a Vulkan device, which may be the CPU; otherwise they are skipped.
 find_vulkan() {
     if [ "$kind" != test ] || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return 0; fi
     if ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1; then return 0; fi
@@ -145,7 +145,7 @@ find_vulkan() {
         say "mesa-vulkan-drivers could not be installed: the tests of the vulkan backend are skipped"
 }
 
-# The tests of the web page want a browser; without one they are skipped.
+# The tests of the web page need a browser; otherwise they are skipped.
 find_browser() {
     if [ "$kind" != test ] || command -v chromium >/dev/null; then return 0; fi
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return 0; fi
@@ -156,7 +156,7 @@ find_browser() {
         say "chromium could not be installed: the tests of the web page are skipped"
 }
 
-# Sets packages (their Debian names) and names (for a person) of what is missing.
+# Sets `packages` (Debian names) and `names` (for messages) of missing packages.
 missing() {
     packages= names=
     python_package=python3
@@ -166,7 +166,7 @@ missing() {
     find_compiler || lack g++ "a C++20 compiler (g++ 10 or newer)"
     "$python" -c 'import sysconfig; open(sysconfig.get_paths()["include"] + "/Python.h").close()' 2>/dev/null ||
         lack "$python_package-dev" "the headers of Python (Python.h)"
-    # Debian has venv without ensurepip, and then venv fails half-way.
+    # Debian's venv may lack ensurepip, and would then fail halfway.
     "$python" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null ||
         lack "$python_package-venv" "the venv module of Python"
 }
@@ -191,20 +191,20 @@ find_compiler() {
 
 make_venv() {
     if [ -e "$stamp" ] && [ "$(stamp_line 2; stamp_line 3)" != "$(place)" ]; then
-        : # the project was moved, or Python was replaced: scripts in .venv/bin point to nowhere
+        : # the project was moved or Python was replaced, so the scripts in .venv/bin are broken
     elif [ ! -e "$unfinished" ] && "$venv/bin/python" -c 'import pip, sys
 sys.exit(sys.version_info < (3, 10) or sys.prefix == sys.base_prefix)' 2>/dev/null; then
         return 0
     fi
-    say "making a virtual environment in .venv"
+    say "creating a virtual environment in .venv"
     rm -rf -- "$venv"
     mkdir -- "$venv"
     : >"$unfinished"
-    quietly make_venv_with_pip || die "the virtual environment could not be made: see above"
+    quietly make_venv_with_pip || die "the virtual environment could not be created: see above"
 }
 
-# The pip that comes with Python, unpacked: venv alone would run it to install itself, and compile all its files and those
-# of setuptools, for 9 s.
+# Unpacks the pip that comes with Python. venv would run pip to install itself and compile all files of pip and
+# setuptools, which takes 9 s.
 make_venv_with_pip() {
     "$python" -m venv --without-pip "$venv" || return 1
     "$venv/bin/python" -c 'import ensurepip, shlex, sys, sysconfig, zipfile
@@ -223,17 +223,17 @@ install() {
         say "installing Woolly and compiling its native module for this machine"
         : >"$unfinished"
         rm -f -- "$stamp"
-        built=$(facts) # before, so that a file edited while the compiler runs is built at the next start
+        built=$(facts) # before the build, so that a file edited meanwhile is built at the next start
         quietly in_root build || failed
-        [ -x "$venv/bin/woolly" ] || die "the installation left no command in .venv/bin: remove .venv and try again"
-        make_gpu_kernels # before the stamp: pip works here, too, and what is stopped is begun again
+        [ -x "$venv/bin/woolly" ] || die "the installation created no command in .venv/bin: remove .venv and try again"
+        make_gpu_kernels # before the stamp, so that an interrupted build starts again
         write_stamp run
     fi
     [ "$kind" = test ] || return 0
-    say "installing what the tests need"
+    say "installing packages for the tests"
     built=$(sed 1d "$stamp")
     : >"$unfinished"
-    # Not '.[test]', which would build once more.
+    # '.[test]' would build again.
     name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$root/pyproject.toml")
     "$venv/bin/python" -c 'import sys
 from importlib.metadata import requires
@@ -247,21 +247,21 @@ for line in requires(sys.argv[1]):
     write_stamp test
 }
 
-# Compiles, and meanwhile fetches the packages that Woolly depends on, which takes 25 s by itself.
+# Compiles Woolly and downloads its dependencies at the same time; the download alone takes 25 s.
 build() {
-    rm -f -- "$fetched" # of a start that was stopped
+    rm -f -- "$fetched" # of an interrupted start
     needs >"$venv/woolly-packages" || return 1
     fetching=
     if [ -s "$venv/woolly-packages" ]; then
         "$venv/bin/python" -m pip --disable-pip-version-check install --requirement "$venv/woolly-packages" \
             >"$fetched" 2>&1 9<&- &
         fetching=$!
-        trap 'kill "$fetching" 2>/dev/null; exit 130' HUP INT TERM # the shell keeps Ctrl-C from what runs in the background
+        trap 'kill "$fetching" 2>/dev/null; exit 130' HUP INT TERM # background processes do not receive Ctrl-C
     fi
     status=0
-    pip --verbose install --no-deps --editable . || status=$? # verbose: what ninja says of each file
+    pip --verbose install --no-deps --editable . || status=$? # verbose: shows ninja's progress
     if [ -n "$fetching" ]; then
-        # What the compiler says comes last, and at once: packages can wait for the next start.
+        # Show compiler errors last and immediately; the next start can download packages.
         [ "$status" = 0 ] || kill "$fetching" 2>/dev/null || true
         wait "$fetching" 2>/dev/null || { [ "$status" != 0 ] || cat "$fetched"; status=1; }
     fi
@@ -269,21 +269,21 @@ build() {
     return "$status"
 }
 
-# A GPU that CUDA does not serve computes by Vulkan, whose kernels a clone has to compile: 90 s on two cores and a
-# compiler to fetch, which most machines are spared. What fails here leaves the CPU, with the same answers. scripts/test makes them anyway.
+# GPUs without CUDA use Vulkan, whose kernels are compiled in a clone: 90 s on two cores, with a downloaded compiler.
+# Other machines skip this step. If it fails, the CPU computes the same answers. scripts/test always compiles them.
 make_gpu_kernels() {
     if [ "$kind" = test ] || [ "$("$venv/bin/python" "$root/native/gpu/wanted.py" 2>/dev/null)" != yes ]; then return 0; fi
-    say "compiling kernels for this machine's GPU, which takes minutes; 92 MB are fetched for it"
+    say "compiling kernels for this machine's GPU, which takes minutes and downloads 92 MB"
     quietly in_root compile_gpu_kernels ||
-        say "kernels for the GPU could not be compiled, and the CPU computes: docs/use/gpus.md says what else can be done"
+        say "the kernels for the GPU could not be compiled; the CPU is used instead: see docs/use/gpus.md"
 }
 
 compile_gpu_kernels() {
     pip install "$(sed -n "s/.*\"\(slangpy[^;\"]*\).*/\1/p" pyproject.toml)" && "$venv/bin/python" native/gpu/compile.py --missing
 }
 
-# What pyproject.toml says that Woolly depends on, and its tests if they are wanted. The compiler of GPU kernels is 92 MB: a
-# machine without a GPU is spared them.
+# Prints the dependencies of Woolly, and of its tests if requested. The compiler of CUDA kernels (92 MB) is installed only
+# on machines with an NVIDIA GPU.
 needs() {
     set --
     if command -v nvidia-smi >/dev/null; then set -- cuda; fi
@@ -307,7 +307,7 @@ in_venv_pip() { # in_venv_pip ARGUMENTS...
 }
 
 failed() {
-    rm -f -- "$unfinished" # pip ended by itself and left things in order
+    rm -f -- "$unfinished" # pip ended by itself, so .venv is consistent
     die "the installation failed: see above"
 }
 
@@ -320,14 +320,14 @@ in_root() {
     (cd -- "$root" && "$@")
 }
 
-# Runs a command with its output hidden, and shows the end of the output only if the command fails.
+# Runs a command without showing its output, except for the last lines if the command fails.
 quietly() {
     log=$(mktemp)
     watch_log &
     watcher=$!
     trap 'kill "$watcher" || true; rm -f -- "$log"; stopped; exit 130' INT TERM
     status=0
-    # In a subshell: what the trap says is not hidden with the output of a function.
+    # In a subshell, so that the output of the trap is shown.
     ("$@") >"$log" 2>&1 </dev/null || status=$?
     kill "$watcher" 2>/dev/null || true
     wait "$watcher" 2>/dev/null || true
@@ -340,31 +340,31 @@ quietly() {
 
 stopped() {
     [ ! -t 2 ] || printf '\r\033[K' >&2
-    say "stopped: the next start goes on, with what is compiled so far"
+    say "stopped: the next start continues with the files compiled so far"
 }
 
-# Says how far the command is: on a terminal in one line that is written anew, else in a line every ten seconds. Ninja
-# writes [files that are compiled/all files].
+# Shows progress: on a terminal in one line that is overwritten, otherwise in a line every ten seconds. Ninja writes
+# [compiled files/all files].
 watch_log() {
     every=10 began=$(date +%s) first=
     [ ! -t 2 ] || every=2
-    # The pause must not hold the output or the lock when this is ended.
+    # The sleep must not keep the output or the lock open after this function is killed.
     while sleep "$every" >/dev/null 2>&1 9<&-; do
         now=$(date +%s)
-        # What pip says before the first file is compiled.
-        doing=$(cat -- "$fetched" "$log" 2>/dev/null | sed -n 's/^ *Collecting \([A-Za-z0-9_.-]*\).*/fetching \1/p
+        # Output of pip before the first file is compiled.
+        doing=$(cat -- "$fetched" "$log" 2>/dev/null | sed -n 's/^ *Collecting \([A-Za-z0-9_.-]*\).*/downloading \1/p
 s/^ *Building editable.*/preparing to compile/p
 s/.*Building project with.*/compiling the first files/p' | tail -n 1)
         counts=$(sed -n 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] Building .*/\1 \2/p' "$log" | tail -n 1)
-        ! grep -q '^ *Successfully installed woolly' "$log" || counts= # packages are fetched still
+        ! grep -q '^ *Successfully installed woolly' "$log" || counts= # still downloading packages
         at=${counts% *} all=${counts#* }
         if [ -z "$counts" ]; then
             text="working for $((now - began)) s${doing:+: $doing}"
         else
             text="compiling: $at of $all files"
             [ -n "$first" ] || first=$((now - every))
-            # The long files come first: what is left takes less time than as many files took before.
-            [ "$at" -lt 4 ] || text="$text, at most $(((now - first) * (all - at) / at + 1)) s to go"
+            # The longest files come first, so this estimate is an upper bound once they are compiled.
+            [ "$at" -lt 4 ] || text="$text, about $(((now - first) * (all - at) / at + 1)) s left"
         fi
         if [ -t 2 ]; then printf '\r\033[Kwoolly: %s' "$text" >&2; else say "$text"; fi
     done

@@ -1,9 +1,9 @@
-# A formula for a tap, of the wheel for macOS on arm64. In the project it has names in place of the version and the
-# checksum; the release workflow fills them in and adds the formula to the release:
+# Homebrew formula for the macOS arm64 wheel. The release workflow replaces the placeholders for version and checksum and
+# adds the formula to the release:
 #
 #     brew tap-new you/woolly && cp woolly-llm.rb "$(brew --repository you/woolly)/Formula/" && brew install woolly-llm
 #
-# pip fetches what Woolly depends on, as wheels: no list of them to keep here, and nothing is compiled.
+# pip downloads the dependencies as wheels, so nothing is listed here and nothing is compiled.
 class WoollyLlm < Formula
   desc "Local inference engine for language models in GGUF files"
   homepage "https://pypi.org/project/woolly-llm/"

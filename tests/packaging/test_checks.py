@@ -17,7 +17,7 @@ def test_quick_check_skips_slow_tests_and_continues_after_a_failure(project):  #
     assert result.stdout.startswith(
         "pytest: -n logical --maxprocesses 8 --dist loadfile -m not slow --durations=10 --durations-min=1 -x in "
     )
-    assert result.stderr.endswith("woolly: error: not in order: mypy\n")
+    assert result.stderr.endswith("woolly: error: failed: mypy\n")
     assert result.returncode == 1
 
 
@@ -30,10 +30,10 @@ def test_rare_tests_run_alone(project):  # noqa: F811
 @pytest.mark.parametrize(
     ("ends", "n_failed", "again_ends", "says"),
     [
-        ("1", "3", "0", "woolly: UNSTEADY: the tests above failed beside others and passed alone"),
-        ("1", "3", "1", "woolly: error: not in order: pytest"),
-        ("1", "4", "0", "woolly: error: not in order: pytest"),
-        ("2", "1", "0", "woolly: error: not in order: pytest"),
+        ("1", "3", "0", "woolly: FLAKY: the tests above failed with others and passed alone"),
+        ("1", "3", "1", "woolly: error: failed: pytest"),
+        ("1", "4", "0", "woolly: error: failed: pytest"),
+        ("2", "1", "0", "woolly: error: failed: pytest"),
     ],
 )
 def test_a_few_failures_are_retried_alone_and_named(project, ends, n_failed, again_ends, says):  # noqa: F811

@@ -37,7 +37,7 @@ def test_first_start_creates_the_environment_and_prints_only_the_answer_on_stdou
         f"woolly: run Why is  the sky blue? --seed 1 in {project.root.parent}, path none, environment none\n"
     )
     assert result.stderr.splitlines() == [
-        "woolly: making a virtual environment in .venv",
+        "woolly: creating a virtual environment in .venv",
         "woolly: installing Woolly and compiling its native module for this machine",
     ]
     assert project.lines() == ["venv", f"pip . in {project.root}"]
@@ -47,9 +47,9 @@ def test_long_build_reports_progress_and_expected_time(project):
     setup = project.root / "scripts" / "setup.sh"
     setup.write_text(setup.read_text().replace("every=10", "every=1"))
     result = project.start("run", PIP_SAYS="  [5/20] Building CXX object one.o", PIP_SLEEPS="3")
-    assert re.search(r"^woolly: compiling: 5 of 20 files, at most \d+ s to go$", result.stderr, re.MULTILINE)
+    assert re.search(r"^woolly: compiling: 5 of 20 files, about \d+ s left$", result.stderr, re.MULTILINE)
     result = project.start("test", "tests", PIP_SLEEPS="3", PIP_SAYS="Collecting numpy>=1.24 (from woolly-llm==0.1.0)")
-    assert re.search(r"^woolly: working for [1-3] s: fetching numpy$", result.stderr, re.MULTILINE)
+    assert re.search(r"^woolly: working for [1-3] s: downloading numpy$", result.stderr, re.MULTILINE)
 
 
 def test_packages_are_fetched_while_woolly_is_compiled(project):
@@ -234,7 +234,7 @@ def test_interrupted_start_is_not_reused(sent, status, project):
         _, said = child.communicate(timeout=60)
     assert child.returncode == status
     assert not [process for process in processes_of(child.pid) if "pip" in process], "what fetches goes on"
-    assert (b"stopped: the next start goes on, with what is compiled so far" in said) == (sent == signal.SIGINT)
+    assert (b"stopped: the next start continues with the files compiled so far" in said) == (sent == signal.SIGINT)
     project.calls()
     assert project.start("run").returncode == 0
     assert project.calls() == ["venv", "pip"]
@@ -280,7 +280,7 @@ def test_missing_tool_is_named_with_its_install_command(project, tool, variables
     result = project.start("run", **variables)
     assert result.returncode == 1
     assert (
-        result.stderr == f"woolly: error: this machine lacks {name}: install with: sudo apt-get install -y {package}\n"
+        result.stderr == f"woolly: error: missing {name}: install with: sudo apt-get install -y {package}\n"
     )
     assert project.calls() == []
 
@@ -310,7 +310,7 @@ def test_system_without_apt_names_missing_tools(project):
     result = project.start("run", NO_HEADERS="1")
     assert result.returncode == 1
     assert result.stderr == (
-        "woolly: error: this machine lacks a C++20 compiler (g++ 10 or newer), the headers of Python (Python.h): "
+        "woolly: error: missing a C++20 compiler (g++ 10 or newer), the headers of Python (Python.h): "
         "install with the package manager of this system\n"
     )
 
@@ -344,7 +344,7 @@ def test_readlink_without_f_is_enough_to_start(project):
 def test_old_python_is_rejected_with_its_version(project):
     result = project.start("run", PYTHON_IS_OLD="1")
     assert result.returncode == 1
-    assert "Python 3.10 or newer is needed and Python 3.9.1 is here" in result.stderr
+    assert "Python 3.10 or newer is required, but this is Python 3.9.1" in result.stderr
 
 
 def test_newer_python_under_its_own_name_is_found(project):
@@ -370,7 +370,7 @@ def test_gpu_without_kernels_gets_them_at_installation(project):
     (project.root / "pyproject.toml").write_text('test = ["pytest>=8", "slangpy>=0.43; sys_platform == \'linux\'"]')
     result = project.start("run", GPU_LACKS_KERNELS="yes")
     assert result.returncode == 0, result.stderr
-    made = "woolly: compiling kernels for this machine's GPU, which takes minutes; 92 MB are fetched for it"
+    made = "woolly: compiling kernels for this machine's GPU, which takes minutes and downloads 92 MB"
     assert result.stderr.splitlines()[-1] == made
     assert project.lines()[-2:] == [f"pip slangpy>=0.43 in {project.root}", f"compile.py in {project.root}"]
     project.calls()
@@ -395,4 +395,4 @@ def test_cpu_answers_if_gpu_kernels_cannot_be_compiled(project):
     result = project.start("run", "again", GPU_LACKS_KERNELS="yes", COMPILING_FAILS="1")
     assert result.returncode == 0
     assert result.stdout.startswith("woolly: run again")
-    assert "kernels for the GPU could not be compiled, and the CPU computes" in result.stderr.splitlines()[-1]
+    assert "the kernels for the GPU could not be compiled; the CPU is used instead" in result.stderr.splitlines()[-1]
