@@ -86,6 +86,32 @@ def test_gpu_kernel_compiler_is_fetched_only_where_needed(monkeypatch):
         assert backend.NVRTC in PROJECT["project"]["optional-dependencies"][extra]
 
 
+def test_extra_all_contains_every_extra_for_users():
+    extras = PROJECT["project"]["optional-dependencies"]
+    (every,) = extras["all"]
+    name, listed = re.fullmatch(r"([\w-]+)\[([\w,]+)\]", every).groups()
+    assert name == PROJECT["project"]["name"]
+    # NVRTC needs an NVIDIA GPU, Ray is a cluster of its own, and the other two are for developers.
+    assert set(listed.split(",")) == set(extras) - {"all", "cuda", "ray", "test", "goldens"}
+
+
+def test_citation_has_the_project_version_and_license():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == PROJECT["project"]["version"]
+    assert citation["license"] == PROJECT["project"]["license"]["text"]
+
+
+def test_issue_forms_have_labeled_fields():
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert len(forms) >= 3
+    for form in forms:
+        content = yaml.safe_load(form.read_text())
+        assert content["name"] and content["description"]
+        for field in content["body"]:
+            assert field["type"] in {"input", "textarea", "dropdown", "markdown"}
+            assert field["attributes"]["label"] and field["id"]
+
+
 def test_local_wheel_has_the_settings_of_the_workflow():
     script = (ROOT / "scripts" / "wheel").read_text()
     (command,) = re.findall(r"-m build .*", script)
