@@ -53,7 +53,7 @@ MAX_FILES = 20
 # Folders of tests that belong to no room of the package.
 TEST_FOLDERS = {"cases", "clients", "docs", "goldens", "native", "packaging", "soak"}
 
-ROOT_FILES = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"}
+ROOT_FILES = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "pyproject.toml"}
 ROOT_FOLDERS = {"woolly", "native", "tests", "benchmarks", "docs", "scripts", "deploy"}
 
 
