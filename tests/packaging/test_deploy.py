@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -183,3 +184,18 @@ def test_image_takes_a_wheel_or_a_version_and_compiles_nothing():
     assert "NVIDIA_DRIVER_CAPABILITIES=compute" in text
     build = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     assert "-f deploy/Containerfile --build-arg WHEELS=dist" in build
+
+
+def test_compose_file_matches_the_image():
+    (service,) = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"].values()
+    image = (DEPLOY / "Containerfile").read_text()
+    assert (DEPLOY / service["build"]["dockerfile"]).is_file()
+    assert all(f"ARG {name}=" in image for name in service["build"]["args"])
+    (port,) = re.findall(r"EXPOSE (\d+)", image)
+    assert service["ports"] == [f"127.0.0.1:${{PORT:-8080}}:{port}"]
+    folders = {volume.split(":")[-2 if volume.endswith(":ro") else -1] for volume in service["volumes"]}
+    (home,) = re.findall(r"WOOLLY_HOME=(\S+)", image)
+    assert folders == {"/models", home}
+    options = [word for word in service["command"] if word.startswith("-")]
+    flags = (DEPLOY.parent / "docs" / "reference" / "settings.md").read_text()
+    assert all(f"`{option}`" in flags for option in options)
