@@ -279,9 +279,7 @@ def test_missing_tool_is_named_with_its_install_command(project, tool, variables
     project.write("id", "#!/bin/sh\necho 1000\n")
     result = project.start("run", **variables)
     assert result.returncode == 1
-    assert (
-        result.stderr == f"woolly: error: missing {name}: install with: sudo apt-get install -y {package}\n"
-    )
+    assert result.stderr == f"woolly: error: missing {name}: install with: sudo apt-get install -y {package}\n"
     assert project.calls() == []
 
 
