@@ -40,11 +40,16 @@ Generated from the help texts of the commands by `scripts/generate`.
 
 def reference() -> str:
     """The page as Markdown."""
-    context = click.Context(app)
-    commands = [command for name in app.list_commands(context) if (command := app.get_command(context, name))]
+    commands = commands_of(app)
     rows = "".join(f"\n| [`{c.name}`](#woolly-{c.name}) | {_cell(_first(c))} |" for c in commands)
     parts = [_HEAD, f"| command | |\n|---|---|{rows}", *map(_section, commands)]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def commands_of(group: click.Group) -> list[Command]:
+    """Return the commands that the help lists, in its order."""
+    context = click.Context(group)
+    return [command for name in group.list_commands(context) if (command := group.get_command(context, name))]
 
 
 def _first(command: Command) -> str:
@@ -54,22 +59,24 @@ def _first(command: Command) -> str:
 def _section(command: Command) -> str:
     usage = " ".join(["woolly", str(command.name), *command.collect_usage_pieces(click.Context(command))])
     text = f"## woolly {command.name}\n\n```\n{usage}\n```\n\n{command.help}"
-    groups = {title: [p for p in listed if "--help" not in p.opts] for title, listed in _groups(command).items()}
+    groups = {title: [p for p in listed if "--help" not in p.opts] for title, listed in groups_of(command).items()}
     if not command.common:  # few options: one table
         groups = {"": [p for listed in groups.values() for p in listed]}
     return text + "".join(_table(title, listed) for title, listed in groups.items() if listed)
 
 
-def _groups(command: Command) -> dict[str, list[click.Parameter]]:
+def groups_of(command: Command) -> dict[str, list[click.Parameter]]:
+    """Return the parameters of a command by the title of their section."""
     return sections_of(command, click.Context(command))
 
 
 def _table(title: str, listed: list[click.Parameter]) -> str:
-    rows = [f"\n| {_names(p)} | {_cell(shown_help(p))}{_default(p)} |" for p in listed]
+    rows = [f"\n| {names_of(p)} | {_cell(shown_help(p))}{_default(p)} |" for p in listed]
     return f"\n\n| {title} | |\n|---|---|" + "".join(rows)
 
 
-def _names(parameter: click.Parameter) -> str:
+def names_of(parameter: click.Parameter) -> str:
+    """Return the names of a parameter as code, long names first."""
     if isinstance(parameter, click.Argument):
         return f"`{_cell(shown_name(parameter))}`"
     names = sorted(parameter.opts, key=lambda name: (not name.startswith("--"), name)) + parameter.secondary_opts

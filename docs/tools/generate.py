@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from docs.tools import api, cli, http, models, settings
+from docs.tools import api, cli, http, man, models, settings
 from woolly.models import architectures
 from woolly.quant import GGMLType, can_dequantize
 from woolly.store import read_catalogue
@@ -34,7 +34,12 @@ def main(arguments: list[str]) -> int:
     """Write what differs, or with --check only list it; return 1 if --check found something."""
     parser = argparse.ArgumentParser(prog="scripts/generate", description="Write the generated documentation.")
     parser.add_argument("--check", action="store_true", help="list the files that differ, write nothing")
-    is_check = parser.parse_args(arguments).check
+    parser.add_argument("--man", type=Path, metavar="FOLDER", help="only write manual pages, woolly.1 and others")
+    options = parser.parse_args(arguments)
+    if options.man is not None:
+        print(f"{len(man.write(options.man))} manual pages in {options.man}")
+        return 0
+    is_check = options.check
     stale = dict(stale_files())
     for name, text in stale.items():
         if is_check:
