@@ -16,8 +16,7 @@ from woolly.multimodal.audio.settings import conv_length
 from woolly.multimodal.encoder.derived_tensors import f32_tensor
 from woolly.multimodal.encoder.params import AudioParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout
-from woolly.multimodal.encoder.stage import StageBuilder
-from woolly.multimodal.families.gemma4a import subsampling_filters
+from woolly.multimodal.encoder.stage import StageBuilder, subsampling_filters
 from woolly.plan import Handle, Rope, Tracer
 
 _TAPS = 9

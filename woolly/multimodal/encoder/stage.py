@@ -38,3 +38,14 @@ def filter_rows(centers: Sequence[int] | npt.NDArray[Any], low: int, high: int) 
     """
     taps = np.asarray(centers)[:, None] + np.array([-1, 0, 1])
     return np.where((taps < low) | (taps >= high), -1, taps).astype(np.int32)
+
+
+def subsampling_filters(times: int, n_freqs: int, ahead: int = 0) -> Int32:
+    """Return the input positions of each 3 x 3 filter of stride 2, [n, 9], time-major; -1 is padding.
+
+    Filters are centered on every second frame, shifted by `ahead`.
+    """
+    by_time = filter_rows(range(ahead, times + ahead, 2), 0, times)[:, None, :, None]
+    by_freq = filter_rows(range(0, n_freqs, 2), 0, n_freqs)[None, :, None, :]
+    at = np.where((by_time < 0) | (by_freq < 0), -1, by_time * n_freqs + by_freq)
+    return at.reshape(-1, 9).astype(np.int32)

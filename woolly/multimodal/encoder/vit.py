@@ -75,6 +75,12 @@ def with_class(p: Tracer, x: Handle) -> Handle:
     return p.embedding_bag(x, "v.class_embd", first=1)
 
 
+def vision_rope(hp: TowerParams) -> Rope:
+    """Return 2D rope: half of the pairs rotate by the line, half by the column, with the same frequencies."""
+    quarter = hp.head_dim // 4
+    return Rope(hp.head_dim, hp.head_dim, 10000.0, "neox", sections=(quarter, quarter), spectrum="each")
+
+
 def max_patches(hp: TowerParams) -> int:
     """Return the maximum number of patches, for families whose images never exceed the trained size."""
     return hp.side**2

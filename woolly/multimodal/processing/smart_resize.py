@@ -1,0 +1,50 @@
+"""Image sizes as multiples of a row, at nearly the same aspect ratio, within limits of pixels."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from woolly.errors import RequestError
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.vision_settings import MAX_PATCHES
+
+if TYPE_CHECKING:
+    from woolly.multimodal.vision_settings import VisionSettings
+
+MAX_RATIO = 200  # maximum aspect ratio of the processor
+
+# Rows of an image if the file has no pixel limit. The processors allow up to 16,384 rows, about the size of a
+# 12-megapixel photo, which exceeds most contexts.
+_MIN_ROWS, _MAX_ROWS = 4, 4096
+
+
+def smart_tiling(height: int, width: int, settings: VisionSettings, min_rows: int = _MIN_ROWS) -> Tiling:
+    """Return a single input with nearly the image's aspect ratio; raise RequestError for an elongated image.
+
+    `min_rows` applies if the file has no pixel limit.
+    """
+    side = settings.patch_size * settings.merge_size
+    if max(height, width) > MAX_RATIO * min(height, width):
+        raise RequestError(
+            f"the image has {width} x {height} pixels, but the limit of the aspect ratio is {MAX_RATIO}; split it"
+        )
+    return Tiling((smart_resize(height, width, side, settings.min_pixels or min_rows * side**2, max_pixels(settings)),))
+
+
+def max_pixels(settings: VisionSettings) -> int:
+    """Return the maximum number of pixels."""
+    side = settings.patch_size * settings.merge_size
+    return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)
+
+
+def smart_resize(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
+    """Return the sides as multiples of `side`, with `least` to `most` pixels, at nearly the same aspect ratio."""
+    high, wide = round(height / side) * side, round(width / side) * side
+    if high * wide > most:
+        shrink = math.sqrt(height * width / most)
+        return max(side, math.floor(height / shrink / side) * side), max(side, math.floor(width / shrink / side) * side)
+    if high * wide < least:
+        grow = math.sqrt(least / (height * width))
+        return math.ceil(height * grow / side) * side, math.ceil(width * grow / side) * side
+    return high, wide
