@@ -1,11 +1,13 @@
 """DeepSeek-OCR: SAM, 4 x 4 downsampling by convolutions, then CLIP; the features of SAM and CLIP are concatenated.
 
-The overview image has the trained size. Tiles are smaller, so position tables are resized when the file is opened.
+A large image is resized to a grid of tiles, with an overview letterboxed to a gray square. The overview has the trained
+size. Tiles are smaller, so position tables are resized when the file is opened.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,14 +19,29 @@ from woolly.multimodal.encoder.patch_layout import Grid, Int32, PatchLayout
 from woolly.multimodal.encoder.sam import EPS, Sam, around, read_sam, resized
 from woolly.multimodal.encoder.stage import StageBuilder
 from woolly.multimodal.encoder.vit import layer
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.image import Image, check_pillow
+from woolly.multimodal.processed_item import ProcessedItem
+from woolly.multimodal.processing.aspect_grid import find_closest_aspect_ratio
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import Pixels, patchify, resize, split_tiles
+from woolly.multimodal.prompt_replacement import Placeholder
 from woolly.plan import Tracer
 
-PROJECTORS = ("deepseekocr",)
-CONSTANTS = ("v.image_newline", "v.view_seperator")  # end of a line, end of the image
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from woolly.multimodal.vision_settings import VisionSettings
+
+_CONSTANTS = ("v.image_newline", "v.view_seperator")  # end of a line, end of the image
 
 _CLIP_EPS = 1e-5  # files contain SAM's value
 # Inputs of each convolution: squares of the previous output.
 _FILTERS = {"v.sam.neck.0": 1, "v.sam.neck.2": 3, "v.sam.net_2": 3, "v.sam.net_3": 3}
+_MIN_TILES, _MAX_TILES = 2, 9  # defaults if not in the file
+# Files contain the sizes of CLIP, whose patch embedding is not used, instead of the sizes of SAM.
+_SAM_SIZES, _CLIP_SIZES = (1024, 16), (224, 14)
+_MERGE = 4
 
 
 def _sam(hp: TowerParams) -> Sam:
@@ -37,7 +54,7 @@ def _sam(hp: TowerParams) -> Sam:
     return read_sam(hp, (tile // patch,))
 
 
-def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+def stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """Build SAM, three 3 x 3 convolutions, and CLIP."""
     names = ("blk.", "patch_embd.", "pos_embd.", "ones.", "all.", "window.", "neck.0.", "neck.1.")
     return (
@@ -71,7 +88,7 @@ def _rows(p: Tracer, hp: TowerParams) -> None:
     x = p.layer_norm(x, "v.pre_ln", eps=_CLIP_EPS)
     for i in range(hp.n_layers):
         x = layer(p, x, clip, i, act="gelu_quick")
-    p.skip("v.patch_embd", "v.post_ln", *CONSTANTS)  # read by CLIP's patch embedding, or used as prompt rows
+    p.skip("v.patch_embd", "v.post_ln", *_CONSTANTS)  # read by CLIP's patch embedding, or used as prompt rows
     y = p.concat(p.output_rows(x), p.output_rows(given))
     p.output(p.linear(y, "mm.model.fc", width=p.rows("mm.model.fc")), "embeddings", "none")
 
@@ -125,3 +142,81 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
 
 def _all(order: Int32) -> PatchLayout:
     return PatchLayout(order, np.arange(len(order), dtype=np.int32))
+
+
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
+    """Return an overview, preceded by tiles if the image is larger than a tile."""
+    tile, overview = settings.tile_size, (settings.image_size,) * 2
+    if max(height, width) <= tile:
+        return Tiling((overview,))
+    columns, lines = find_closest_aspect_ratio(
+        height, width, tile, settings.min_tiles or _MIN_TILES, settings.max_tiles or _MAX_TILES
+    )
+    return Tiling(((tile, tile),) * (lines * columns) + (overview,), (lines, columns))
+
+
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
+    """Return the image with the tiling of `choose_tiling`."""
+    (lines, columns), tile = choose_tiling(image.height, image.width, settings).tiles, settings.tile_size
+    tiles = split_tiles(resize(image.pixels, lines * tile, columns * tile, "bicubic"), tile) if lines else []
+    shown = [*tiles, _within(image.pixels, settings)]
+    inputs = [patchify(one, settings) for one in shown]
+    return ProcessedItem.of("image", inputs, tiles=(lines, columns), size=image.size)
+
+
+def _within(pixels: Pixels, settings: VisionSettings) -> Pixels:
+    """Letterbox the image: keep the aspect ratio, center it in a square, pad with the mean color."""
+    check_pillow()
+    import PIL.Image
+    from PIL import ImageOps
+
+    side, colour = settings.image_size, tuple(int(one * 255) for one in settings.mean)
+    filled = ImageOps.pad(PIL.Image.fromarray(pixels), (side, side), PIL.Image.Resampling.BICUBIC, color=colour)
+    return np.asarray(filled)
+
+
+def read(settings: VisionSettings, metadata: Mapping[str, Any]) -> VisionSettings:
+    """Return the settings of SAM; scale_factor in files belongs to CLIP as well."""
+    if (settings.image_size, settings.patch_size) == _CLIP_SIZES:
+        settings = replace(settings, image_size=_SAM_SIZES[0], patch_size=_SAM_SIZES[1])
+    # Tiles are 640 pixels, the overview 1,024, rounded to complete rows.
+    row = _MERGE * settings.patch_size
+    return replace(settings, merge_size=_MERGE, tile_size=settings.image_size * 5 // 8 // row * row)
+
+
+def parts(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
+    """Return lines across all tiles, then lines of the overview, each followed by the file's newline row.
+
+    A separator row ends the image. Both constant rows are stored after the rows of an input.
+    """
+    lines, columns = prepared.tiles
+    last = len(prepared.inputs) - 1
+    _, height, width = settings.merged_grid(prepared.inputs[last].grid_thw)
+    end = Placeholder(prepared, last, height * width, 1)
+    parts: list[str | Placeholder] = []
+    for i in range(lines):
+        _, high, wide = settings.merged_grid(prepared.inputs[i * columns].grid_thw)
+        for y in range(high):
+            parts += [Placeholder(prepared, i * columns + x, y * wide, wide) for x in range(columns)]
+            parts.append(end)
+    for y in range(height):
+        parts += [Placeholder(prepared, last, y * width, width), end]
+    return [*parts, Placeholder(prepared, last, height * width + 1, 1)]
+
+
+FAMILIES = (
+    VisionFamily(
+        name="deepseekocr",
+        placeholder_texts=("<image>",),
+        parts=parts,
+        merge_size=_MERGE,
+        read=read,
+        choose_tiling=choose_tiling,
+        process=process,
+        stages=stages,
+        patch_layout=patch_layout,
+        max_patches=max_patches,
+        remake=remake,
+        constant_names=_CONSTANTS,
+    ),
+)

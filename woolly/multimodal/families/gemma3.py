@@ -1,16 +1,17 @@
-"""Gemma 3: SigLIP, 4 x 4 average pooling, a norm and a matrix."""
+"""Gemma 3: SigLIP over a square image, 4 x 4 average pooling, a norm and a matrix.
+
+Pan and scan is not implemented; the processor disables it by default.
+"""
 
 from __future__ import annotations
 
-from woolly.multimodal.encoder.params import TowerParams
-from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout
-from woolly.multimodal.encoder.vit import layer, square
-from woolly.multimodal.encoder.vit import max_patches as max_patches
-from woolly.plan import Tracer
+from functools import partial
 
-PROJECTORS = ("gemma3",)
-# Files store it as in transformers: one row per input column.
-TRANSPOSED = ("mm.input_projection.weight",)
+from woolly.multimodal.encoder.params import TowerParams
+from woolly.multimodal.encoder.vit import layer, max_patches, square
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processing.single_image import process_single, square_tiling
+from woolly.plan import Tracer
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -23,6 +24,19 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "embeddings", "none")
 
 
-def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
-    """Return the patches in the order of pooling blocks."""
-    return square(hp, grid)
+FAMILIES = (
+    VisionFamily(
+        name="gemma3",
+        begin="\n\n<start_of_image>",
+        end="<end_of_image>\n\n",
+        placeholder_texts=("<start_of_image>",),
+        is_bidirectional=True,
+        merge_size=4,
+        choose_tiling=square_tiling,
+        process=partial(process_single, filter="bilinear"),
+        build=build,
+        patch_layout=square,
+        max_patches=max_patches,
+        transposed=("mm.input_projection.weight",),
+    ),
+)

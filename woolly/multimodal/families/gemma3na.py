@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.multimodal.audio.settings import conv_length
+from woolly.multimodal.audio import log_mel_usm
+from woolly.multimodal.audio.chunks import HOP, split_sample_count, split_samples
+from woolly.multimodal.audio.settings import AudioSettings, conv_length
 from woolly.multimodal.encoder.derived_tensors import as_matrix, f32_tensor
 from woolly.multimodal.encoder.exact_math import product
 from woolly.multimodal.encoder.params import AudioParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout
 from woolly.multimodal.encoder.relative_positions import RelativeAttention
-from woolly.multimodal.encoder.stage import StageBuilder
-from woolly.multimodal.families.gemma4a import conv_module, feed_forward, relative_position_tensors, subsampling_filters
+from woolly.multimodal.encoder.stage import StageBuilder, subsampling_filters
+from woolly.multimodal.families.gemma4a import conv_module, feed_forward, relative_position_tensors
+from woolly.multimodal.family import AudioFamily
+from woolly.multimodal.prompt_replacement import Placeholder
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact_math import exact_log, exact_softplus
 
-PROJECTORS = ("gemma3na",)
+if TYPE_CHECKING:
+    from woolly.multimodal.processed_item import ProcessedItem
 
 _EPS = 1e-6  # epsilon of all RMS norms; files have another value
 _RUNNING_EPS = 1e-3  # epsilon of cumulative group norms
@@ -29,6 +35,8 @@ _REACH = 13  # attention window: the row and the 12 rows before it
 _KEPT = 4  # output stride
 _CAP = 50.0  # logit softcap
 _PADDING, _END = -1, 0  # rows of the hard embedding table: padding, end of audio
+_BEFORE, _AFTER = "\n\n<start_of_audio>", "\n\n"  # around each chunk
+_ROWS = 188  # of a chunk, with padding
 
 
 def _conv(p: Tracer, hp: AudioParams, number: int) -> None:
@@ -142,3 +150,37 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
         out.append(PatchLayout(order, rows))
     attn_ranges = np.stack([np.maximum(rows - _REACH + 1, 0), rows + 1], axis=1)
     return *out[:3], PatchLayout(order, rows[::_KEPT], attn_ranges=attn_ranges)
+
+
+def chunk_frames(n_samples: int, settings: AudioSettings) -> list[int]:
+    """Return the mel frames of each 30 s."""
+    return [(n + -n % 128 - 513) // HOP + 1 for n in split_sample_count(n_samples)]
+
+
+def parts(prepared: ProcessedItem, settings: AudioSettings) -> list[str | Placeholder]:
+    """Return the rows of each chunk, filled up with the file's padding row, then the end row."""
+    parts: list[str | Placeholder] = []
+    for i, one in enumerate(prepared.inputs):
+        _, _, n = settings.merged_grid(one.grid_thw)
+        parts += [*([_AFTER, _BEFORE] if i else []), Placeholder(prepared, i, 0, n)]
+        parts += [*[Placeholder(prepared, i, n, 1)] * (_ROWS - n), Placeholder(prepared, i, n + 1, 1)]
+    return parts
+
+
+FAMILIES = (
+    AudioFamily(
+        name="gemma3na",
+        begin=_BEFORE,
+        end=_AFTER,
+        placeholder_texts=("<audio_soft_token>",),
+        parts=parts,
+        max_frames=2997,
+        rows=lambda n, settings: conv_length(n, 4),
+        chunks=partial(split_samples, log_mel=log_mel_usm),
+        chunk_frames=chunk_frames,
+        stages=stages,
+        patch_layout=patch_layout,
+        remake=remake,
+        constants=constants,
+    ),
+)

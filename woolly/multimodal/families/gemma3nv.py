@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,16 @@ from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, Int32, PatchLayout, merge_order
 from woolly.multimodal.encoder.stage import StageBuilder
 from woolly.multimodal.families.gemma3na import hard_embeddings
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processing.single_image import process_single, square_tiling
+from woolly.multimodal.prompt_replacement import Placeholder, input_rows
 from woolly.plan import Handle, Tracer
 
-PROJECTORS = ("gemma3nv",)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from woolly.multimodal.processed_item import ProcessedItem
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _EPS = 1e-6
 _SIDE = 16  # prompt rows per side; independent of the image size
@@ -167,7 +175,7 @@ def _pooled(hp: TowerParams) -> int:
     return hp.settings.image_size // 16 // _SIDE
 
 
-def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+def stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """Build the stem, then one stage per resolution."""
     _pooled(hp)
     edges, (one, *ones), (two, *twos), (last, *lasts) = (_blocks(hp, group) for group in range(4))
@@ -310,3 +318,33 @@ def _fused(hp: TowerParams, side: int) -> PatchLayout:
     units = np.concatenate([block + inside + np.arange(own // unit), block + np.arange(wide // unit)], axis=1)
     outputs = np.arange(0, len(order), _pooled(hp) ** 2, dtype=np.int32)
     return PatchLayout(units.astype(np.int32), outputs, unit=unit)
+
+
+def read(settings: VisionSettings, metadata: Mapping[str, Any]) -> VisionSettings:
+    """Return the settings with a patch per prompt row; `patch_size` in files is wrong."""
+    return replace(settings, patch_size=max(1, settings.image_size // _SIDE))
+
+
+def parts(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
+    """Return all rows, then the end row of the file."""
+    rows = input_rows(prepared, 0, settings)
+    return [rows, Placeholder(prepared, 0, rows.n, 1)]
+
+
+FAMILIES = (
+    VisionFamily(
+        name="gemma3nv",
+        begin="\n\n<start_of_image>",
+        end="\n\n",
+        placeholder_texts=("<image_soft_token>",),
+        parts=parts,
+        read=read,
+        choose_tiling=square_tiling,
+        process=partial(process_single, filter="bilinear"),
+        stages=stages,
+        patch_layout=patch_layout,
+        max_patches=max_patches,
+        remake=remake,
+        constants=constants,
+    ),
+)

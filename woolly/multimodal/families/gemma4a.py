@@ -7,25 +7,24 @@ from fractions import Fraction
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from woolly.errors import ModelError
 from woolly.gguf import Tensor
-from woolly.multimodal.audio.settings import conv_length
+from woolly.multimodal.audio import log_mel_gemma
+from woolly.multimodal.audio.chunks import HOP, split_sample_count, split_samples
+from woolly.multimodal.audio.settings import AudioSettings, conv_length
+from woolly.multimodal.encoder.clipped import clipped
 from woolly.multimodal.encoder.exact_math import powers, product, sines
 from woolly.multimodal.encoder.params import AudioParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout
 from woolly.multimodal.encoder.relative_positions import RelativeAttention, fourier_tensors, rotation_tensors
-from woolly.multimodal.encoder.stage import StageBuilder, filter_rows
-from woolly.multimodal.families.gemma4v import clipped
+from woolly.multimodal.encoder.stage import StageBuilder, subsampling_filters
+from woolly.multimodal.family import AudioFamily
 from woolly.plan import Handle, Tracer
 from woolly.plan.exact_math import exact_log
 
-PROJECTORS = ("gemma4a",)
-
 _EPS = 1e-6  # epsilon of all norms; some files have another value
 _REACH = 12  # attention window: the row and the 11 rows before it
-_TAPS = 9
 _CAP = 50.0  # logit softcap
 _K_SCALE = exact_log(1 + math.e) / exact_log(2)
 
@@ -130,12 +129,23 @@ def patch_layout(hp: AudioParams, grid: Grid) -> tuple[PatchLayout, ...]:
     return *out, PatchLayout(order, rows, attn_ranges=attn_ranges)
 
 
-def subsampling_filters(times: int, n_freqs: int, ahead: int = 0) -> npt.NDArray[np.int32]:
-    """Return the input positions of each 3 x 3 filter of stride 2, [n, 9], time-major; -1 is padding.
+def chunk_frames(n_samples: int, settings: AudioSettings) -> list[int]:
+    """Return the mel frames of each 30 s."""
+    return [(n - 1) // HOP for n in split_sample_count(n_samples)]
 
-    Filters are centered on every second frame, shifted by `ahead`.
-    """
-    by_time = filter_rows(range(ahead, times + ahead, 2), 0, times)[:, None, :, None]
-    by_freq = filter_rows(range(0, n_freqs, 2), 0, n_freqs)[None, :, None, :]
-    at = np.where((by_time < 0) | (by_freq < 0), -1, by_time * n_freqs + by_freq)
-    return at.reshape(-1, _TAPS).astype(np.int32)
+
+FAMILIES = (
+    AudioFamily(
+        name="gemma4a",
+        begin="<|audio>",
+        end="<audio|>",
+        placeholder_texts=("<|audio|>",),
+        max_frames=2999,
+        rows=lambda n, settings: conv_length(n, 2),
+        chunks=partial(split_samples, log_mel=log_mel_gemma),
+        chunk_frames=chunk_frames,
+        stages=stages,
+        patch_layout=patch_layout,
+        remake=remake,
+    ),
+)

@@ -1,23 +1,31 @@
-"""Gemma 4: any image size, position tables for columns and rows, norms before and after blocks, 3 x 3 pooling."""
+"""Gemma 4: any image size, position tables for columns and rows, norms before and after blocks, 3 x 3 pooling.
+
+An image keeps its aspect ratio within a maximum of rows. The encoder maps pixels from 0..1 to -1..1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from woolly.errors import RequestError
 from woolly.gguf import Tensor
+from woolly.multimodal.encoder.clipped import clipped
 from woolly.multimodal.encoder.derived_tensors import f32_tensor, select_rows
 from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, merge_order, position_ids
-from woolly.plan import Handle, Rope, Tracer
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.plan import Rope, Tracer
 
-PROJECTORS = ("gemma4v",)
+if TYPE_CHECKING:
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _TABLE = "v.position_embd.weight"
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
-_F32_MAX = float(np.finfo(np.float32).max)
+_MAX_ROWS = 280  # value of the processor; not in files
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -47,20 +55,6 @@ def build(p: Tracer, hp: TowerParams) -> None:
     p.skip("v.std_bias")
     y = p.rms_norm(y, eps=hp.eps)
     p.output(p.linear(y, "mm.input_projection", width=p.rows("mm.input_projection")), "embeddings", "none")
-
-
-def clipped(p: Tracer, x: Handle, name: str, tensors: Mapping[str, Tensor]) -> Handle:
-    """Build a matrix product with input and output clamped to limits from the file."""
-    low, high, least, most = (
-        float(tensors[f"{name}.{one}"].dequantize().reshape(-1)[0]) if f"{name}.{one}" in tensors else sign * _F32_MAX
-        for one, sign in zip(_BOUNDS, (-1, 1, -1, 1), strict=True)
-    )
-    rest = name.rpartition(".")[2]
-    p.skip(*(f"{rest}.{one}" for one in _BOUNDS))
-    if max(-low, high) < _F32_MAX:
-        x = p.clip(x, max(low, -_F32_MAX), min(high, _F32_MAX))
-    y = p.linear(x, rest, width=p.rows(rest))
-    return p.clip(y, max(least, -_F32_MAX), min(most, _F32_MAX)) if max(-least, most) < _F32_MAX else y
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
@@ -104,4 +98,37 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 
 def max_patches(hp: TowerParams) -> int:
     """Return the number of patches for the processor's maximum number of rows."""
-    return (hp.settings.max_pixels or 280 * (hp.merge * hp.settings.patch_size) ** 2) // hp.settings.patch_size**2
+    return (hp.settings.max_pixels or _MAX_ROWS * (hp.merge * hp.settings.patch_size) ** 2) // hp.settings.patch_size**2
+
+
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
+    """Return a single input with as many rows as the aspect ratio allows."""
+    side = settings.patch_size * settings.merge_size
+    most = settings.max_pixels or _MAX_ROWS * side**2
+    grow = math.sqrt(most / (height * width))
+    high, wide = int(grow * height // side), int(grow * width // side)
+    if high == wide == 0:
+        raise RequestError(f"the image has {width} x {height} pixels, which is too small; send a larger image")
+    longest = most // side**2
+    if high == 0:
+        high, wide = 1, min(width // height, longest)
+    elif wide == 0:
+        high, wide = min(height // width, longest), 1
+    return Tiling(((high * side, wide * side),))
+
+
+FAMILIES = (
+    VisionFamily(
+        name="gemma4v",
+        begin="<|image>",
+        end="<image|>",
+        placeholder_texts=("<|image|>",),
+        is_bidirectional=True,
+        merge_size=3,
+        choose_tiling=choose_tiling,
+        build=build,
+        patch_layout=patch_layout,
+        max_patches=max_patches,
+        remake=remake,
+    ),
+)

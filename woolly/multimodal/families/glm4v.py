@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from woolly.gguf import Tensor
 from woolly.multimodal.encoder.derived_tensors import as_matrix
 from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order, position_ids
-from woolly.multimodal.encoder.vit import layer
-from woolly.multimodal.families.qwen2vl import patches, vision_rope
+from woolly.multimodal.encoder.vit import layer, vision_rope
+from woolly.multimodal.families.qwen2vl import patches
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processing.smart_resize import smart_tiling
 from woolly.plan import Tracer
 
-PROJECTORS = ("glm4v",)
+if TYPE_CHECKING:
+    from woolly.multimodal.processing.tiling import Tiling
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _FILTER = "mm.patch_merger.weight"
+_MIN_ROWS = 8
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -46,3 +53,29 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     return PatchLayout(
         order, outputs, rope_positions=rope_positions, gather_rows=gather_rows, gather_weights=gather_weights
     )
+
+
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
+    """Return a single input, after enlarging an image with a side shorter than a row."""
+    side = settings.patch_size * settings.merge_size
+    if min(height, width) < side:
+        scale = max(side / height, side / width)
+        height, width = int(height * scale), int(width * scale)
+    return smart_tiling(height, width, settings, _MIN_ROWS)
+
+
+FAMILIES = (
+    VisionFamily(
+        name="glm4v",
+        begin="<|begin_of_image|>",
+        end="<|end_of_image|>",
+        placeholder_texts=("<|begin_of_image|><|image|><|end_of_image|>", "<|image|>"),
+        has_mrope=True,
+        merge_size=2,
+        merge_key="spatial_merge_size",
+        choose_tiling=choose_tiling,
+        build=build,
+        patch_layout=patch_layout,
+        remake=remake,
+    ),
+)

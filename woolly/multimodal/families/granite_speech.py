@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
+from woolly.multimodal.audio import Audio, log_mel_granite
+from woolly.multimodal.audio.chunks import HOP, Float32, split_count, split_frames
+from woolly.multimodal.audio.settings import AudioSettings
 from woolly.multimodal.encoder.derived_tensors import f32_tensor
 from woolly.multimodal.encoder.params import AudioParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout
 from woolly.multimodal.encoder.relative_positions import RelativeAttention, fourier_tensors, rotation_tensors
 from woolly.multimodal.encoder.stage import StageBuilder
+from woolly.multimodal.family import AudioFamily
 from woolly.plan import Handle, Tracer
-
-PROJECTORS = ("granite_speech",)
 
 _NORM = 1e-12  # epsilon of the Q-Former's norms
 _MASK = 1e4  # subtracted from the scores of masked rows
@@ -211,3 +214,24 @@ def _windows(n: int, window: int, n_queries: int) -> PatchLayout:
         gather_rows=gather_rows.reshape(-1, 3),
         gather_weights=np.ones((order.size, 3), np.float32),
     )
+
+
+def chunks(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Yield chunks of frame pairs."""
+    frames = log_mel_granite(audio.samples, settings.n_mels // 2)
+    yield from split_frames(frames[: len(frames) // 2 * 2].reshape(-1, settings.n_mels), settings)
+
+
+FAMILIES = (
+    AudioFamily(
+        name="granite_speech",
+        placeholder_texts=("<|audio|>",),
+        needs_window=True,
+        rows=lambda n, settings: -(-n // settings.window) * settings.n_queries,
+        chunks=chunks,
+        chunk_frames=lambda n_samples, settings: split_count((n_samples // HOP + 1) // 2, settings),
+        stages=stages,
+        patch_layout=patch_layout,
+        remake=remake,
+    ),
+)

@@ -6,6 +6,9 @@ position table is resized to the exact size, and the halves of a pair rotate by 
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,12 +19,18 @@ from woolly.multimodal.encoder.exact_math import product
 from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order
 from woolly.multimodal.encoder.vit import layer, mlp
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processing.smart_resize import smart_tiling
+from woolly.multimodal.prompt_replacement import Placeholder
 from woolly.plan import Tracer
 
-PROJECTORS = ("hunyuanvl",)
+if TYPE_CHECKING:
+    from woolly.multimodal.processed_item import ProcessedItem
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _MARGIN = 0.1  # the original implementation adds it to the side when it computes the scale
 _ROWS = ("v.image_newline", "mm.image_begin", "mm.image_end")
+_MIN_ROWS = 256
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -72,3 +81,34 @@ def constants(hp: TowerParams) -> npt.NDArray[np.float32]:
     squares = product(rows**2, np.ones((rows.shape[1], 1)))
     normed: npt.NDArray[np.float64] = rows / np.sqrt(squares / rows.shape[1] + hp.eps) * scale
     return normed.astype(np.float32)
+
+
+def parts(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
+    """Return lines of rows with constant rows before and after the image, and at the end of each line."""
+    _, height, width = settings.merged_grid(prepared.inputs[0].grid_thw)
+    n = height * width
+    parts: list[str | Placeholder] = [Placeholder(prepared, 0, n + 1, 1)]
+    for y in range(height):
+        parts.append(Placeholder(prepared, 0, y * width, width, cell=(y, 0, index)))
+        parts.append(Placeholder(prepared, 0, n, 1, cell=(y, width, index)))
+    return [*parts, Placeholder(prepared, 0, n + 2, 1)]
+
+
+_BEGIN, _END, _ROW = (f"<｜hy_place▁holder▁no▁{number}｜>" for number in (100, 101, 102))
+
+FAMILIES = (
+    VisionFamily(
+        name="hunyuanvl",
+        begin=_BEGIN,
+        end=_END,
+        placeholder_texts=(f"{_BEGIN}{_ROW}{_END}", _ROW),
+        parts=parts,
+        merge_size=2,
+        merge_key="spatial_merge_size",
+        choose_tiling=partial(smart_tiling, min_rows=_MIN_ROWS),
+        build=build,
+        patch_layout=patch_layout,
+        remake=remake,
+        constants=constants,
+    ),
+)

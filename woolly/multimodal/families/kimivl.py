@@ -1,22 +1,35 @@
-"""Kimi-VL (MoonViT): an interpolated position table, and 2D rope with columns and lines interleaved."""
+"""Kimi-VL (MoonViT): an interpolated position table, and 2D rope with columns and lines interleaved.
+
+An image keeps its aspect ratio within a maximum of patches; sides are padded with black to full rows.
+"""
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from woolly.errors import RequestError
 from woolly.gguf import Tensor
 from woolly.multimodal.encoder.derived_tensors import select_rows
 from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, interpolate_pos_embed, merge_order, position_ids
-from woolly.multimodal.encoder.vit import layer, mlp
-from woolly.multimodal.families.qwen2vl import vision_rope
-from woolly.multimodal.processing.kimi import MAX_PATCHES, MAX_SIDE_PATCHES
+from woolly.multimodal.encoder.vit import layer, mlp, vision_rope
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processed_item import ProcessedItem
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.processing.transforms import patchify, resize
 from woolly.plan import Tracer
 
-PROJECTORS = ("kimivl",)
+if TYPE_CHECKING:
+    from woolly.multimodal.image import Image
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _TAPS = 16
 _NORM = 1e-5  # epsilon of the projector's norm
+_MAX_PATCHES = 4096  # value of the processor, if the file has no pixel limit
+_MAX_SIDE_PATCHES = 511  # patches per line or column, as in the processor
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -53,5 +66,53 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
 def max_patches(hp: TowerParams) -> int:
     """Return the number of patches of the largest image, including a row and a column of padding."""
     pixels = hp.settings.max_pixels
-    n = pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES
-    return n + 2 * hp.merge * (MAX_SIDE_PATCHES + 1) + 4
+    n = pixels // hp.settings.patch_size**2 if pixels else _MAX_PATCHES
+    return n + 2 * hp.merge * (_MAX_SIDE_PATCHES + 1) + 4
+
+
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
+    """Return a single input; raise RequestError if a side is too long."""
+    row = settings.patch_size * settings.merge_size
+    high, wide = (-(-one // row) * row for one in _shrunk(height, width, settings))
+    if max(high, wide) > _MAX_SIDE_PATCHES * settings.patch_size:
+        raise RequestError(
+            f"the image has {width} x {height} pixels, but this model takes at most"
+            f" {_MAX_SIDE_PATCHES * settings.patch_size} pixels per side; split the image"
+        )
+    return Tiling(((high, wide),))
+
+
+def process(image: Image, settings: VisionSettings) -> ProcessedItem:
+    """Return the image as a single input, with black padding at the bottom and on the right."""
+    high, wide = choose_tiling(image.height, image.width, settings).sizes[0]
+    pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
+    filled = np.zeros((high, wide, 3), np.uint8)
+    filled[: len(pixels), : pixels.shape[1]] = pixels
+    return ProcessedItem.of("image", [patchify(filled, settings)], size=image.size)
+
+
+def _shrunk(height: int, width: int, settings: VisionSettings) -> tuple[int, int]:
+    """Return the sides of an image within the maximum of complete patches."""
+    patch = settings.patch_size
+    most = (settings.max_pixels or _MAX_PATCHES * patch**2) // patch**2
+    if (n := (height // patch) * (width // patch)) <= most:
+        return height, width
+    scale = math.sqrt(most / n)
+    return max(1, int(height * scale)), max(1, int(width * scale))
+
+
+FAMILIES = (
+    VisionFamily(
+        name="kimivl",
+        begin="<|media_start|>image<|media_content|>",
+        end="<|media_end|>",
+        placeholder_texts=("<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<|media_pad|>"),
+        merge_size=2,
+        choose_tiling=choose_tiling,
+        process=process,
+        build=build,
+        patch_layout=patch_layout,
+        max_patches=max_patches,
+        remake=remake,
+    ),
+)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.multimodal.encoder.derived_tensors import f32_tensor
 from woolly.multimodal.encoder.exact_math import powers, sines
 from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, Int32, PatchLayout, position_ids
 from woolly.multimodal.encoder.vit import layer
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processing.slices import process_slices, slice_parts, slice_tiling
+from woolly.multimodal.vision_settings import MAX_PATCHES
 from woolly.plan import Tracer
 
-PROJECTORS = ("resampler",)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from woolly.multimodal.vision_settings import VisionSettings
 
 _HEAD = 128  # columns per head of the resampler
 _MAX_SIDE = 70  # maximum lines and columns with sinusoidal positions
@@ -86,3 +95,30 @@ def _bucket(at: Int32, length: int, side: int) -> npt.NDArray[np.intp]:
 def max_patches(hp: TowerParams) -> int:
     """Return the number of patches of a slice, whose sides are rounded to multiples of a patch."""
     return 2 * hp.side**2
+
+
+def read(settings: VisionSettings, metadata: Mapping[str, Any]) -> VisionSettings:
+    """Return the settings with the rows per input; raise UnsupportedError for versions with another layout."""
+    version = metadata.get("clip.minicpmv_version", 2)
+    if not isinstance(version, int) or version < 3:
+        raise UnsupportedError(f"clip.minicpmv_version is {version!r:.60}; expected 3 (MiniCPM-V 2.6) or later")
+    number = metadata.get("clip.minicpmv_query_num", 0)
+    if not isinstance(number, int) or not 0 <= number <= MAX_PATCHES:
+        raise ModelError(f"metadata key clip.minicpmv_query_num is {number!r:.60}; expected a number of rows")
+    return replace(settings, n_queries=number or 64)
+
+
+FAMILIES = (
+    VisionFamily(
+        name="resampler",
+        placeholder_texts=("(<image>./</image>)",),
+        parts=slice_parts,
+        read=read,
+        choose_tiling=slice_tiling,
+        process=process_slices,
+        build=build,
+        patch_layout=patch_layout,
+        max_patches=max_patches,
+        remake=remake,
+    ),
+)

@@ -14,14 +14,14 @@ from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, merge_order, position_ids
 from woolly.multimodal.encoder.stage import StageBuilder
 from woolly.multimodal.encoder.vit import layer, mlp
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processing.slices import process_slices, slice_parts, slice_tiling
 from woolly.plan import Handle, Tracer
-
-PROJECTORS = ("minicpmv4_6",)
 
 _BLOCK = 4  # patches per merged row, at each merger
 
 
-def vision_stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
+def stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """Build the stages before and after the inner merger, or one stage without it."""
     if hp.merge not in (2, 4):
         raise ModelError(f"metadata key clip.vision.projector.scale_factor is {hp.merge}; expected 2 or 4")
@@ -94,3 +94,18 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
 def max_patches(hp: TowerParams) -> int:
     """Return the number of patches of a slice, whose sides are rounded to multiples of a row."""
     return 2 * hp.side**2
+
+
+FAMILIES = (
+    VisionFamily(
+        name="minicpmv4_6",
+        placeholder_texts=("(<image>./</image>)", "<|image_pad|>"),
+        parts=slice_parts,
+        merge_size=4,
+        choose_tiling=slice_tiling,
+        process=process_slices,
+        stages=stages,
+        patch_layout=patch_layout,
+        max_patches=max_patches,
+    ),
+)

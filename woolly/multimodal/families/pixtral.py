@@ -1,15 +1,27 @@
-"""Pixtral, Mistral Small 3.1, LightOnOCR: any image size, 2D rope, a norm before all layers."""
+"""Pixtral, Mistral Small 3.1, LightOnOCR: any image size, 2D rope, a norm before all layers.
+
+An image keeps its aspect ratio within a longest side, rounded up to full rows.
+"""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from woolly.multimodal.encoder.params import TowerParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, merge_order, position_ids
 from woolly.multimodal.encoder.vit import layer, mlp
+from woolly.multimodal.family import VisionFamily
+from woolly.multimodal.processed_item import ProcessedItem
+from woolly.multimodal.processing.tiling import Tiling
+from woolly.multimodal.prompt_replacement import Placeholder, all_inputs
 from woolly.plan import Rope, Tracer
 
-PROJECTORS = ("pixtral", "lightonocr")
+if TYPE_CHECKING:
+    from woolly.multimodal.vision_settings import VisionSettings
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
@@ -39,3 +51,37 @@ def max_patches(hp: TowerParams) -> int:
     """Return the number of patches of the largest image, with sides rounded up to multiples of a row."""
     longest = hp.settings.preproc_image_size or hp.settings.image_size
     return (longest // hp.settings.patch_size + hp.merge) ** 2
+
+
+def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
+    """Return a single input within the longest side."""
+    side = settings.patch_size * settings.merge_size
+    shrink = max(height, width) / (settings.preproc_image_size or settings.image_size)
+    if shrink > 1:
+        height, width = math.floor(height / shrink), math.floor(width / shrink)
+    return Tiling(((max(1, math.ceil(height / side)) * side, max(1, math.ceil(width / side)) * side),))
+
+
+def parts(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
+    """Return lines of rows, with a text between lines."""
+    _, height, width = settings.merged_grid(prepared.inputs[0].grid_thw)
+    lines = [Placeholder(prepared, 0, y * width, width) for y in range(height)]
+    return [part for line in lines for part in (line, "[IMG_BREAK]")][:-1]
+
+
+_PIXTRAL = VisionFamily(
+    name="pixtral",
+    end="[IMG_END]",
+    placeholder_texts=("[IMG]",),
+    parts=parts,
+    merge_key="spatial_merge_size",
+    choose_tiling=choose_tiling,
+    build=build,
+    patch_layout=patch_layout,
+    max_patches=max_patches,
+)
+
+FAMILIES = (
+    _PIXTRAL,
+    replace(_PIXTRAL, name="lightonocr", end="", placeholder_texts=("<|image_pad|>",), parts=all_inputs),
+)

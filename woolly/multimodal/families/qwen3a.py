@@ -1,21 +1,24 @@
-"""Audio encoder of Qwen 3 Omni and Qwen 3 ASR: three 2D convolutions over chunks of 1 s, a transformer over 8 s.
+"""Qwen 3 Omni and Qwen 3 ASR: three 2D convolutions over chunks of 1 s, a transformer over 8 s.
 
 Rows of the convolutions are (time, frequency) positions; columns are channels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
-from woolly.multimodal.audio.settings import conv_length
+from woolly.multimodal.audio import Audio, log_mel_whisper
+from woolly.multimodal.audio.chunks import HOP, Float32, split_count, split_frames
+from woolly.multimodal.audio.settings import AudioSettings, conv_length
 from woolly.multimodal.encoder.params import AudioParams
 from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout
 from woolly.multimodal.encoder.stage import StageBuilder, filter_rows
 from woolly.multimodal.encoder.vit import layer, mlp
+from woolly.multimodal.family import AudioFamily
 from woolly.plan import Tracer
-
-PROJECTORS = ("qwen3a",)
 
 _CHUNK = 100  # mel frames per convolution chunk
 _TAPS = 9
@@ -92,3 +95,24 @@ def _filters(n_chunks: int, times: int, n_freqs: int) -> Int32:
     at = at.reshape(1, -1, _TAPS)
     chunks = np.arange(n_chunks)[:, None, None] * (times * n_freqs)
     return np.where(at < 0, -1, at + chunks).reshape(-1, _TAPS).astype(np.int32)
+
+
+def chunks(audio: Audio, settings: AudioSettings) -> Iterator[Float32]:
+    """Yield chunks without padding. Attention stays within a chunk."""
+    yield from split_frames(log_mel_whisper(audio.samples, settings.n_mels), settings)
+
+
+FAMILIES = (
+    AudioFamily(
+        name="qwen3a",
+        begin="<|audio_start|>",
+        end="<|audio_end|>",
+        placeholder_texts=("<|audio_start|><|audio_pad|><|audio_end|>", "<|audio_pad|>"),
+        max_frames=800,
+        rows=lambda n, settings: n // 100 * 13 + conv_length(n % 100, 3),
+        chunks=chunks,
+        chunk_frames=lambda n_samples, settings: split_count(n_samples // HOP, settings),
+        stages=stages,
+        patch_layout=patch_layout,
+    ),
+)

@@ -9,6 +9,7 @@ from woolly.errors import RequestError
 from woolly.multimodal.processed_item import ProcessedItem
 from woolly.multimodal.processing.tiling import Tiling
 from woolly.multimodal.processing.transforms import patchify, resize
+from woolly.multimodal.prompt_replacement import Placeholder, input_rows
 
 if TYPE_CHECKING:
     from woolly.multimodal.image import Image
@@ -18,7 +19,7 @@ _MAX_SLICES = 9
 _MAX_AREAS = 2  # limit of an input, in squares of the encoder's side, set by its position table
 
 
-def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
+def slice_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     """Return the overview, then the slices in raster order; raise RequestError for an elongated image.
 
     Sides are rounded to complete rows, so an elongated input may exceed the encoder's limit.
@@ -41,9 +42,9 @@ def _choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     return Tiling((overview, *([one] * (lines * columns))), (lines, columns))
 
 
-def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return the image with the tiling of `choose_tiling`."""
-    found = choose_tiling(image.height, image.width, settings)
+def process_slices(image: Image, settings: VisionSettings) -> ProcessedItem:
+    """Return the image with the tiling of `slice_tiling`."""
+    found = slice_tiling(image.height, image.width, settings)
     shown = [resize(image.pixels, *found.sizes[0], "bicubic")]
     if any(found.tiles):
         (lines, columns), (high, wide) = found.tiles, found.sizes[1]
@@ -72,3 +73,13 @@ def _fit(height: float, width: float, size: int, patch: int, *, grows: bool) -> 
 
 def _whole(length: float, of: int) -> int:
     return max(round(length / of) * of, of)
+
+
+def slice_parts(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
+    """Return the image number, the overview, then slices with a newline between lines."""
+    lines, columns = prepared.tiles
+    overview = input_rows(prepared, 0, settings)
+    parts: list[str | Placeholder] = [f"<image_id>{index}</image_id><image>", overview, "</image>"]
+    for i in range(lines * columns):
+        parts += ["\n" * (i > 0 and i % columns == 0) + "<slice>", input_rows(prepared, i + 1, settings), "</slice>"]
+    return parts
