@@ -17,6 +17,7 @@ import pytest
 
 import woolly
 from tests.cases.tiny import TINY, write_tiny
+from woolly.multimodal import audio_families, vision_families
 from woolly.runtime import GPU_KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,6 +140,18 @@ def test_no_gpu_kind_is_checked_outside_its_folder():
             continue
         for line, said in facts(path)["comparisons"]:
             assert not said & kinds, f"{path}:{line}; ask is_gpu_backend or Backend.is_gpu instead"
+
+
+def test_family_of_encoders_is_named_in_one_file():
+    """Adding a family is adding a file. Text architectures may have the same names, such as gemma3 and llama4."""
+    architectures = {"convert", "gguf", "models"}
+    files = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())) if room(path) not in architectures else ():
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                files.setdefault(node.value, set()).add(path.relative_to(PACKAGE))
+    for name in {*vision_families(), *audio_families()}:
+        assert {path.parent for path in files[name]} == {Path("multimodal/families")} and len(files[name]) == 1, name
 
 
 def test_dialects_do_not_import_each_other():
@@ -303,7 +316,7 @@ def test_run_imports_only_what_a_text_model_on_the_cpu_needs(tmp_path):
     assert not (others | {"jinja2"}) & opening and not others & running
     rooms = "woolly.serving woolly.cluster woolly.measure woolly.convert woolly.mcp woolly.grammar woolly.wire"
     files = "woolly.multimodal.inputs woolly.multimodal.pdf woolly.multimodal.processing"
-    files += " woolly.multimodal.encoder.registry woolly.engine.multimodal.tower woolly.engine.drafts.draft_model"
+    files += " woolly.multimodal.encoder.tracing woolly.engine.multimodal.tower woolly.engine.drafts.draft_model"
     files += " woolly.speech.whisper woolly.cache.disk_tier"
     files += " woolly.runtime.cuda woolly.runtime.vulkan woolly.runtime.metal woolly.runtime.split woolly.tokens.rwkv"
     assert not {*rooms.split(), *files.split()} & running

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from docs.tools import api, cli, http, man, models, settings
 from woolly.models import architectures
+from woolly.multimodal import audio_families, vision_families
 from woolly.quant import GGMLType, can_dequantize
 from woolly.store import read_catalogue
 
@@ -78,12 +79,6 @@ def _weight_types() -> list[str]:
     return [kind.name for kind in GGMLType if can_dequantize(kind) and not re.fullmatch(r"I\d+|F64", kind.name)]
 
 
-def _n_rows(page: str, head: str) -> str:
-    """Return the number of rows of the table with this head."""
-    table = (ROOT / page).read_text().partition(head)[2].partition("\n\n")[0]
-    return str(len(table.splitlines()) - 2)
-
-
 def packages() -> str:
     """Return the table of all packages, bottom rung first, with their docstrings."""
     from tests.test_house import LADDER
@@ -106,8 +101,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "architectures": lambda: ", ".join(f"`{name}`" for name in sorted(architectures())),
     "n_weight_types": lambda: str(len(_weight_types())),
     "weight_types": lambda: " ".join(_weight_types()),
-    "n_image_families": lambda: _n_rows("docs/use/images.md", "| family | image | tokens |"),
-    "n_audio_families": lambda: _n_rows("docs/use/audio.md", "| family | projector | tokens |"),
+    "n_image_families": lambda: str(len(vision_families())),
+    "n_audio_families": lambda: str(len(audio_families())),
     "n_catalogue_families": lambda: str(len(read_catalogue().families)),
     "n_catalogue_sizes": lambda: str(sum(len(family.tags) for family in read_catalogue().families.values())),
     "packages": packages,

@@ -197,7 +197,7 @@ def test_audio_is_laid_out_between_its_markers(name):
     parts = make_replacement(prepared, tiny.settings).parts
     family = tiny.settings.family
     texts = [part for part in parts if isinstance(part, str)]
-    n_marked = len(prepared.inputs) if family.filled else 1  # each piece, or all together
+    n_marked = len(prepared.inputs) if family.constants is not None else 1  # each piece, or all together
     assert "".join(texts) == (family.begin + family.end) * n_marked
     assert [part.n for part in parts if not isinstance(part, str) and part.first == 0] == [
         tiny.settings.merged_grid(piece.grid_thw)[2] for piece in prepared.inputs
@@ -217,7 +217,12 @@ def test_too_short_audio_is_rejected():
 @pytest.mark.parametrize("name", AUDIO_TOWERS)
 def test_rows_are_counted_from_the_length_alone(name, monkeypatch):
     tiny = AUDIO_TOWERS[name].settings
-    monkeypatch.setattr(processing, "log_mel_whisper", lambda audio, n: np.zeros((len(audio) // 160, n), np.float32))
+
+    def silent(audio, n_mels):
+        return np.zeros((len(audio) // 160, n_mels), np.float32)
+
+    for module in ("ultravox", "qwen2a", "qwen2_5o", "qwen3a", "voxtral"):
+        monkeypatch.setattr(f"woolly.multimodal.families.{module}.log_mel_whisper", silent)
     piece = 160 * tiny.family.max_frames
     for n in (
         800,
@@ -247,7 +252,7 @@ def test_audio_preparation_shares_the_limit_of_decoded_audio(monkeypatch):
         assert not processing.DECODE_SEMAPHORE.acquire(blocking=False)
         return log_mel_whisper(audio, n_mels)
 
-    monkeypatch.setattr(processing, "log_mel_whisper", busy)
+    monkeypatch.setattr("woolly.multimodal.families.ultravox.log_mel_whisper", busy)
     for tiny in AUDIO_TOWERS.values():
         process_audio(Audio(samples(3_000)), tiny.settings)
     assert processing.DECODE_SEMAPHORE.acquire(blocking=False)

@@ -7,10 +7,10 @@ import pytest
 
 from tests.goldens.images import CASES, FILE, MEAN, PINPOINTS, STD, made, sampled
 from woolly.errors import RequestError
-from woolly.multimodal import MAX_PATCHES, VISION_PROJECTORS, VisionSettings, make_replacement
+from woolly.multimodal import MAX_PATCHES, VisionSettings, make_replacement, vision_families
 from woolly.multimodal.image import Image
-from woolly.multimodal.processing import IMAGE_PROCESSORS, image_placeholders, process_image
-from woolly.multimodal.processing.qwen import smart_resize
+from woolly.multimodal.processing import image_placeholders, process_image
+from woolly.multimodal.processing.smart_resize import smart_resize
 
 pytest.importorskip("PIL.Image")
 
@@ -90,10 +90,6 @@ def test_preprocessing_matches_transformers(record, family, size):
         )
 
 
-def test_every_supported_projector_is_preprocessed():
-    assert IMAGE_PROCESSORS.keys() == VISION_PROJECTORS.keys()
-
-
 def test_tiles_are_counted_in_lines_and_columns():
     assert process_image(Image(made(300, 180)), SETTINGS["idefics3"]).tiles == (3, 4)
     assert process_image(Image(made(90, 400)), SETTINGS["internvl"]).tiles == (5, 1)
@@ -155,21 +151,21 @@ def test_rows_are_counted_without_pixels(family, size):
 def test_images_are_split_like_their_processors_do():
     """By examples of the processors' own rules, which need torchvision or are not in transformers."""
     llama, lfm, mini = (SETTINGS[name] for name in ("llama4", "lfm2", "minicpmv"))
-    assert IMAGE_PROCESSORS["llama4"].choose_tiling(50, 50, llama).tiles == (0, 0)
-    assert IMAGE_PROCESSORS["llama4"].choose_tiling(100, 300, llama).tiles == (2, 6)
-    assert IMAGE_PROCESSORS["lfm2"].choose_tiling(300, 500, lfm).sizes == ((288, 512),)
-    assert IMAGE_PROCESSORS["lfm2"].choose_tiling(1000, 2000, lfm).sizes == ((512, 512),) * 8 + ((352, 704),)
-    assert IMAGE_PROCESSORS["lfm2"].choose_tiling(1000, 2000, lfm).tiles == (2, 4)
+    assert vision_families()["llama4"].choose_tiling(50, 50, llama).tiles == (0, 0)
+    assert vision_families()["llama4"].choose_tiling(100, 300, llama).tiles == (2, 6)
+    assert vision_families()["lfm2"].choose_tiling(300, 500, lfm).sizes == ((288, 512),)
+    assert vision_families()["lfm2"].choose_tiling(1000, 2000, lfm).sizes == ((512, 512),) * 8 + ((352, 704),)
+    assert vision_families()["lfm2"].choose_tiling(1000, 2000, lfm).tiles == (2, 4)
     kimi = replace(SETTINGS["kimivl"], max_pixels=None)
-    assert IMAGE_PROCESSORS["kimivl"].choose_tiling(30, 60, kimi).sizes == ((56, 84),)
-    assert IMAGE_PROCESSORS["kimivl"].choose_tiling(2000, 1000, kimi).sizes == ((1288, 644),)
+    assert vision_families()["kimivl"].choose_tiling(30, 60, kimi).sizes == ((56, 84),)
+    assert vision_families()["kimivl"].choose_tiling(2000, 1000, kimi).sizes == ((1288, 644),)
     (encoder_input,) = process_image(Image(np.full((30, 60, 3), 255, np.uint8)), kimi).inputs
     shown = image_of(encoder_input, 14)
     assert (shown[:, :30, :60] == 1).all() and (shown[:, 30:] == -1).all() and (shown[:, :, 60:] == -1).all()
     with pytest.raises(RequestError, match="8000 x 30 pixels, but this model takes at most 7154 pixels per side"):
-        IMAGE_PROCESSORS["kimivl"].choose_tiling(30, 8000, kimi)
-    assert IMAGE_PROCESSORS["resampler"].choose_tiling(30, 40, mini).sizes == ((42, 70),)
-    assert IMAGE_PROCESSORS["resampler"].choose_tiling(100, 150, mini).tiles == (2, 3)
+        vision_families()["kimivl"].choose_tiling(30, 8000, kimi)
+    assert vision_families()["resampler"].choose_tiling(30, 40, mini).sizes == ((42, 70),)
+    assert vision_families()["resampler"].choose_tiling(100, 150, mini).tiles == (2, 3)
 
 
 def test_values_are_rounded_as_in_bfloat16():

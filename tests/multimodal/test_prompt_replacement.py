@@ -7,7 +7,6 @@ import pytest
 
 from woolly.errors import ModelError, UnsupportedError
 from woolly.multimodal import (
-    VISION_PROJECTORS,
     AudioSettings,
     EncoderInput,
     Placeholder,
@@ -17,8 +16,8 @@ from woolly.multimodal import (
     make_replacement,
     read_projector,
     read_vision_settings,
+    vision_families,
 )
-from woolly.multimodal.processing import IMAGE_PROCESSORS
 
 KEYS = {
     "general.architecture": "clip",
@@ -94,7 +93,7 @@ def test_digest_covers_all_tower_input():
 def test_settings_are_read_from_the_keys_of_the_file():
     read = read_vision_settings({**KEYS, "clip.vision.projector.scale_factor": 2, "clip.vision.image_max_pixels": 99})
     assert (read.projector, read.merge_size, read.max_pixels, read.min_pixels) == ("gemma3", 2, 99, None)
-    assert read_vision_settings(KEYS).merge_size == VISION_PROJECTORS["gemma3"].merge_size == 4
+    assert read_vision_settings(KEYS).merge_size == vision_families()["gemma3"].merge_size == 4
     assert read.merged_grid((1, 8, 8)) == (1, 4, 4)
 
 
@@ -155,10 +154,10 @@ def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
     found = read_vision_settings({**KEYS, **own, **sizes})
     assert (found.image_size, found.patch_size, found.tile_size, found.merge_size) == (1024, 16, 640, 4)
     # A page of 1,700 x 2,200 pixels: six tiles, 20 lines of 20 rows and more, each line with its end, and an overview.
-    tiling = IMAGE_PROCESSORS["deepseekocr"].choose_tiling(2200, 1700, found)
+    tiling = vision_families()["deepseekocr"].choose_tiling(2200, 1700, found)
     assert tiling.tiles == (3, 2) and tiling.sizes[-1] == (1024, 1024) and set(tiling.sizes[:-1]) == {(640, 640)}
     assert make_replacement(tiling.empty_item((2200, 1700), found), found).n_rows == 30 * 21 + 16 * 17 + 1
-    assert IMAGE_PROCESSORS["deepseekocr"].choose_tiling(640, 500, found).sizes == ((1024, 1024),)
+    assert vision_families()["deepseekocr"].choose_tiling(640, 500, found).sizes == ((1024, 1024),)
 
 
 def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
@@ -175,7 +174,7 @@ def test_lightonocr_has_only_rows_within_the_longest_side_of_its_file():
     assert shown(make_replacement(image((1, 4, 6)), settings("lightonocr", 2))) == [(0, 0, 6)]
     own = settings("lightonocr", 2)
     longest = 20 * own.patch_size
-    larger, smaller = (IMAGE_PROCESSORS["lightonocr"].choose_tiling(9000, 4500, one).sizes[0] for one in (
+    larger, smaller = (vision_families()["lightonocr"].choose_tiling(9000, 4500, one).sizes[0] for one in (
         replace(own, preproc_image_size=longest), replace(own, image_size=longest // 2)))  # fmt: skip
     assert larger == (longest, longest // 2) and max(smaller) == longest // 2
 

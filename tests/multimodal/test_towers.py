@@ -12,7 +12,7 @@ from woolly.engine.multimodal import open_tower, tower_bytes
 from woolly.engine.multimodal.encoder_cost import row_work
 from woolly.errors import ModelError, RequestError
 from woolly.gguf import open_gguf
-from woolly.multimodal import VISION_PROJECTORS
+from woolly.multimodal import vision_families
 from woolly.multimodal.encoder import trace_towers
 from woolly.quant import GGMLType
 from woolly.runtime import CancelledRun, Options
@@ -45,7 +45,7 @@ def test_tower_matches_transformers(name, tmp_path):
 
 
 def test_every_family_has_a_golden_and_a_layout():
-    assert {tower.projector for tower in TOWERS.values()} == set(VISION_PROJECTORS)
+    assert {tower.projector for tower in TOWERS.values()} == set(vision_families())
 
 
 def test_rows_do_not_depend_on_where_the_work_stops(tmp_path):
@@ -93,7 +93,7 @@ def finish(run):
 # Windows, with steps that are cut; stages, one of them in several batches.
 @pytest.mark.parametrize("name", ["qwen2.5vl", "qwen3a"])
 def test_rows_are_the_same_after_a_run_cancelled_between_steps(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("woolly.multimodal.encoder.registry._MAX_ROWS", 77)
+    monkeypatch.setattr("woolly.multimodal.encoder.tracing._MAX_ROWS", 77)
     path = tmp_path / "tower.gguf"
     if name in AUDIO_TOWERS:
         (seen, *_), _ = prepared_audio(AUDIO_TOWERS[name], 4000).inputs, write_audio_tower(AUDIO_TOWERS[name], path)

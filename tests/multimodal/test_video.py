@@ -28,15 +28,16 @@ from tests.goldens.videos import (
 )
 from tests.multimodal.fuzz import mutated
 from woolly.chat import ImagePart, Message, Modalities, TextPart, VideoPart
-from woolly.chat.files import _words, open_files
+from woolly.chat.files import open_files
 from woolly.chat.media import process_media
 from woolly.chat.message import Message as ReadMessage
 from woolly.engine.multimodal.multimodal_input import read_prompt
 from woolly.errors import RequestError
 from woolly.multimodal import VisionSettings, make_replacement, video
+from woolly.multimodal.families.idefics3 import SMOLVLM, _words
 from woolly.multimodal.inputs import VideoInput
 from woolly.multimodal.processing.transforms import resize
-from woolly.multimodal.processing.video import SMOLVLM, count_frame_rows, process_clip, process_frame, video_sampling
+from woolly.multimodal.processing.video import count_frame_rows, process_clip, process_frame, video_sampling
 from woolly.multimodal.video import Clip, Frame, is_video
 
 pytest.importorskip("av")

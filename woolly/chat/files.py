@@ -11,8 +11,8 @@ from woolly.chat.message import FilePart, ImagePart, Message, Part, TextPart, Vi
 from woolly.errors import RequestError
 from woolly.multimodal.inputs import FileInput, ImageInput, VideoInput
 from woolly.multimodal.pdf import FileUsage, Page
-from woolly.multimodal.processing.video import SMOLVLM, video_sampling
-from woolly.multimodal.video import Clip, Video
+from woolly.multimodal.processing.video import video_sampling
+from woolly.multimodal.video import Clip
 
 if TYPE_CHECKING:
     from woolly.chat.media import Modalities
@@ -128,36 +128,9 @@ def _framed(video: VideoInput, modalities: Modalities | None, deadline: float, f
     if sampling.is_one_item:
         return [ImagePart(ImageInput(Clip(seen.frames), where=video.where))]
     images = [ImagePart(ImageInput(frame, where=video.where)) for frame in seen.frames]
-    texts = _smolvlm_text(seen) if sampling is SMOLVLM else [f"<{frame.seconds:.1f} seconds>" for frame in seen.frames]
-    parts: list[Part] = [part for pair in zip(map(TextPart, texts), images, strict=True) for part in pair]
-    return [*parts, TextPart("\n\n")] if sampling is SMOLVLM else parts
-
-
-def _smolvlm_text(seen: Video) -> list[str]:
-    """Return the text before each frame."""
-    minutes, seconds = divmod(int(seen.seconds), 60)
-    length = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-    number = _words(len(seen.frames))
-    intro = f"You are provided the following series of {number} frames from a {length} [H:MM:SS] video.\n"
-    times = (divmod(int(frame.seconds), 60) for frame in seen.frames)
-    texts = [f"\nFrame from {minute:02}:{second:02}:" for minute, second in times]
-    return [intro + texts[0], *texts[1:]]
-
-
-_ONES = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_TEENS = (
-    *("ten", "eleven", "twelve", "thirteen", "fourteen"),
-    *("fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-
-
-def _words(n: int) -> str:
-    """Return a number from 1 to 99 in words."""
-    if n < 20:
-        return _ONES[n] if n < 10 else _TEENS[n - 10]
-    tens = _TENS[n // 10 - 2]
-    return f"{tens}-{_ONES[n % 10]}" if n % 10 else tens
+    texts = map(TextPart, sampling.texts(seen))
+    parts: list[Part] = [part for pair in zip(texts, images, strict=True) for part in pair]
+    return [*parts, TextPart(sampling.end)] if sampling.end else parts
 
 
 def _title(file: FileInput, page: Page, n_pages: int) -> str:

@@ -15,31 +15,20 @@ import numpy as np
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.gguf.keys import Keys
-from woolly.multimodal import AudioSettings
+from woolly.multimodal import AudioFamily, AudioSettings
 from woolly.multimodal.audio.mel import MAX_MELS, mel_filters, nemo_window
-from woolly.multimodal.audio.settings import AudioProjector, conv_length
+from woolly.multimodal.audio.settings import conv_length
 from woolly.multimodal.encoder.fastconformer import arrange_subsampled, conformer, remake_conformer, subsampling
 from woolly.multimodal.encoder.params import AudioParams
-from woolly.multimodal.encoder.registry import TracedTower, trace_audio_tower
 from woolly.multimodal.encoder.stage import StageBuilder
+from woolly.multimodal.encoder.tracing import TracedTower, trace_audio_tower
 from woolly.multimodal.encoder.transducer import DecoderType, trace_transducer
 from woolly.plan import Tracer
 
 _FILTERS, _WINDOW = "a.mel_filters", "a.mel_window"
 _MAX_FRAMES = 12000  # per window; 12,000 frames are two minutes
-_FAMILY = AudioProjector(rows=lambda n, its: conv_length(n, 3), max_frames=_MAX_FRAMES)
 _MAX_LAYERS = 1024
 _MAX_DURATION = 64
-
-
-@dataclass(frozen=True)
-class _AudioSettings(AudioSettings):
-    """Audio settings of an encoder that is stored in the model's file."""
-
-    @property
-    def family(self) -> AudioProjector:
-        """Projector family of the encoder."""
-        return _FAMILY
 
 
 @dataclass(frozen=True)
@@ -100,11 +89,16 @@ def trace_tower(tensors: Mapping[str, Tensor], hp: ParakeetParams) -> TracedTowe
     """Trace the encoder, with the encoder part of the joint network, and the decoder."""
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name not in (_FILTERS, _WINDOW)}
     _check_mel(tensors, hp.n_mels)
-    params = AudioParams(
-        _AudioSettings("audio", "parakeet", hp.n_mels), hp.width, hp.n_layers, hp.heads, hp.eps, hp.keys, own
+    family = AudioFamily(
+        name="parakeet",
+        max_frames=_MAX_FRAMES,
+        rows=lambda n, settings: conv_length(n, 3),
+        stages=lambda _: (*subsampling(), StageBuilder(partial(_encoder, model=hp), ("a.",))),
+        patch_layout=arrange_subsampled,
+        remake=remake_conformer,
     )
-    builders = (*subsampling(), StageBuilder(partial(_encoder, model=hp), ("a.",)))
-    traced = trace_audio_tower(own, params, builders, partial(arrange_subsampled, params), remake_conformer)
+    settings = AudioSettings("audio", "parakeet", hp.n_mels, own_family=family)
+    traced = trace_audio_tower(AudioParams(settings, hp.width, hp.n_layers, hp.heads, hp.eps, hp.keys, own))
     decoder = trace_transducer(hp.decoder_type, tensors, hp.n_predictor, hp.durations, hp.max_symbols)
     return replace(traced, decoder=decoder)
 

@@ -23,7 +23,7 @@ from woolly.plan.passes import tap_hidden
 
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile, ModelDescription, Tensor
-    from woolly.multimodal.encoder.registry import TracedTower
+    from woolly.multimodal.encoder.tracing import TracedTower
 
 # Missing features of known unsupported architectures.
 _NEEDS = {

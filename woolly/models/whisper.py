@@ -14,16 +14,24 @@ import numpy as np
 from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import Tensor
 from woolly.gguf.keys import Keys
-from woolly.multimodal import AudioSettings
+from woolly.multimodal import AudioFamily, AudioSettings
 from woolly.multimodal.audio.mel import MAX_MELS, mel_filters
+from woolly.multimodal.audio.settings import conv_length
 from woolly.multimodal.encoder.params import AudioParams
-from woolly.multimodal.encoder.registry import TracedTower, trace_audio_tower
-from woolly.multimodal.families.whisper import patch_layout, stages
+from woolly.multimodal.encoder.tracing import TracedTower, trace_audio_tower
+from woolly.multimodal.encoder.whisper import post_norm, whisper_layout, whisper_stages
 from woolly.plan import Handle, Tracer
 from woolly.plan.ops.attention import Mask
 
 _FILTERS = "a.mel_filters"
 _FRAMES = 3000  # mel frames per window of 30 s
+_FAMILY = AudioFamily(
+    name="whisper",
+    max_frames=_FRAMES,
+    rows=lambda n, settings: conv_length(n),
+    stages=whisper_stages(lambda p, x, hp: p.output_rows(post_norm(p, x, hp))),
+    patch_layout=whisper_layout,
+)
 
 
 @dataclass(frozen=True)
@@ -79,15 +87,14 @@ def build(p: Tracer, hp: WhisperParams) -> None:
 
 
 def trace_tower(tensors: Mapping[str, Tensor], hp: WhisperParams) -> TracedTower:
-    """Trace the encoder: the stages of Ultravox without the projector."""
+    """Trace the encoder."""
     own = {name: one for name, one in tensors.items() if name.startswith("a.") and name != _FILTERS}
     if _FILTERS in tensors:
         given, known = tensors[_FILTERS].dequantize(), mel_filters(hp.n_mels, 400, 16000).T
         if given.shape != known.shape or not np.abs(given - known).max() <= 1e-4 * known.max():
             raise UnsupportedError("the mel filters in the file differ from Whisper's")
-    settings = AudioSettings("audio", "ultravox", hp.n_mels)
-    params = AudioParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own)
-    return trace_audio_tower(own, params, stages(params)[:2], lambda grid: patch_layout(params, grid)[:2])
+    settings = AudioSettings("audio", "whisper", hp.n_mels, own_family=_FAMILY)
+    return trace_audio_tower(AudioParams(settings, hp.width, hp.n_encoder, hp.heads, hp.eps, hp.keys, own))
 
 
 def _attend(p: Tracer, h: Handle, hp: WhisperParams, name: str, source: Handle | None = None) -> Handle:

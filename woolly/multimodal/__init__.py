@@ -10,7 +10,8 @@ from woolly.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from woolly.multimodal.audio import Audio, read_audio
-    from woolly.multimodal.audio.settings import AUDIO_PROJECTORS, AudioProjector, AudioSettings
+    from woolly.multimodal.audio.settings import AudioSettings
+    from woolly.multimodal.family import AudioFamily, VisionFamily
     from woolly.multimodal.image import Image, read_image
     from woolly.multimodal.inputs import AudioInput, FileInput, ImageInput, VideoInput
     from woolly.multimodal.pdf import Page, is_pdf
@@ -26,23 +27,20 @@ if TYPE_CHECKING:
         encode_prompt,
         make_replacement,
     )
+    from woolly.multimodal.registry import audio_families, vision_families
     from woolly.multimodal.video import Clip, Frame, is_video
     from woolly.multimodal.vision_settings import (
         MAX_PATCHES,
-        VISION_PROJECTORS,
-        VisionProjector,
         VisionSettings,
         read_vision_settings,
     )
 
 __all__ = [
-    "AUDIO_PROJECTORS",
     "MAX_PAGES",
     "MAX_PATCHES",
-    "VISION_PROJECTORS",
     "Audio",
+    "AudioFamily",
     "AudioInput",
-    "AudioProjector",
     "AudioSettings",
     "Clip",
     "EncoderInput",
@@ -58,8 +56,9 @@ __all__ = [
     "Prompt",
     "PromptReplacement",
     "VideoInput",
-    "VisionProjector",
+    "VisionFamily",
     "VisionSettings",
+    "audio_families",
     "audio_placeholders",
     "count_frame_rows",
     "encode_prompt",
@@ -75,6 +74,7 @@ __all__ = [
     "read_image",
     "read_projector",
     "read_vision_settings",
+    "vision_families",
 ]
 
 MAX_PAGES = 50  # default maximum of PDF pages per conversation
@@ -82,7 +82,9 @@ MAX_PAGES = 50  # default maximum of PDF pages per conversation
 __getattr__ = lazy_getattr(
     __name__,
     {
-        "audio.settings": "AUDIO_PROJECTORS AudioProjector AudioSettings",
+        "audio.settings": "AudioSettings",
+        "family": "AudioFamily VisionFamily",
+        "registry": "audio_families vision_families",
         "inputs": "AudioInput FileInput ImageInput VideoInput",
         "projector": "ProjectorSettings read_projector",
         "prompt_replacement": "Placeholder Prompt PromptReplacement encode_prompt make_replacement",
@@ -92,7 +94,7 @@ __getattr__ = lazy_getattr(
         "processing": "image_placeholders process_image",
         "processing.audio": "audio_placeholders process_audio",
         "processing.video": "count_frame_rows process_clip process_frame",
-        "vision_settings": "MAX_PATCHES VISION_PROJECTORS VisionProjector VisionSettings read_vision_settings",
+        "vision_settings": "MAX_PATCHES VisionSettings read_vision_settings",
         "audio": "Audio read_audio",
         "video": "Clip Frame is_video",
     },

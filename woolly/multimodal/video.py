@@ -50,7 +50,9 @@ class VideoSampling:
     resize: Callable[[int, int, int], tuple[int, int]]  # maps number and size of sampled frames to height and width
     temporal_patch_size: int = 1  # frames per encoder input; the last frame is repeated to fill it
     uses_pillow: bool = False  # resize with Pillow's bicubic filter, as for images, instead of FFmpeg
-    is_one_item: bool = False  # all frames are consecutive rows in the prompt; otherwise each frame follows its time
+    is_one_item: bool = False  # all frames are consecutive rows in the prompt; otherwise a text precedes each frame
+    texts: Callable[[Video], list[str]] = lambda video: [f"<{frame.seconds:.1f} seconds>" for frame in video.frames]
+    end: str = ""  # text after the last frame
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from woolly.lazy_imports import lazy_getattr
 if TYPE_CHECKING:
     from woolly.multimodal.encoder.params import AudioParams, TowerParams
     from woolly.multimodal.encoder.patch_layout import PatchLayout
-    from woolly.multimodal.encoder.registry import TracedTower, trace_towers
+    from woolly.multimodal.encoder.tracing import TracedTower, trace_towers
 
 __all__ = ["AudioParams", "PatchLayout", "TowerParams", "TracedTower", "trace_towers"]
 
@@ -16,6 +16,6 @@ __getattr__ = lazy_getattr(
     {
         "patch_layout": "PatchLayout",
         "params": "AudioParams TowerParams",
-        "registry": "TracedTower trace_towers",
+        "tracing": "TracedTower trace_towers",
     },
 )

@@ -1,19 +1,11 @@
-"""Registry of encoder families, which traces a projector file to encoder plans.
-
-Each module in this folder with `PROJECTORS`, a tuple of `clip.projector_type` values, is a family. A vision family has
-`build` (one plan) or `vision_stages` (several plans), an audio family has `stages`. `patch_layout` returns the order of
-patches or frames. Optional: `remake` derives tensors, `constants` computes constant prompt rows, `CONSTANTS` names
-constant rows stored in the file, and `max_patches` returns the size of the largest image.
-"""
+"""Tracing of the encoders of a projector file to plans."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +13,7 @@ import numpy.typing as npt
 
 from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.gguf.keys import Keys
-from woolly.multimodal import MAX_PATCHES, AudioSettings, VisionSettings, families, read_projector
+from woolly.multimodal import MAX_PATCHES, AudioSettings, VisionSettings, read_projector
 from woolly.multimodal.encoder.derived_tensors import as_matrix, f32_tensor, transposed
 from woolly.multimodal.encoder.params import AudioParams, TowerParams, read_audio_params, read_tower
 from woolly.multimodal.encoder.stage import StageBuilder, TowerStage
@@ -31,6 +23,7 @@ if TYPE_CHECKING:
     from woolly.gguf import GGUFFile, Tensor
     from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout
     from woolly.multimodal.encoder.transducer import TracedTransducer
+    from woolly.multimodal.family import VisionFamily
 
 _AUDIO = ("a.", "mm.a.")  # name prefixes of an audio encoder
 _MAX_IMAGE_ROWS = 8 * MAX_PATCHES  # maximum rows per run of an image
@@ -76,14 +69,13 @@ def trace_towers(file: GGUFFile) -> tuple[TracedTower, ...]:
 
 
 def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> TracedTower:
-    module = _module(settings.projector, "build", "vision_stages")
-    tensors = _shaped(file, getattr(module, "TRANSPOSED", ()))
+    family = settings.family
+    tensors = _shaped(file, family.transposed)
     params = read_tower(keys, settings, tensors)
-    if hasattr(module, "remake"):
-        tensors |= module.remake(params)
-    one = hasattr(module, "build")
-    builders = (StageBuilder(module.build, ("",)),) if one else module.vision_stages(params)
-    n_rows = _max_patches(module, params) + 1 + settings.n_queries
+    if family.remake is not None:
+        tensors |= family.remake(params)
+    builders = _builders(family, params)
+    n_rows = _max_patches(params) + 1 + settings.n_queries
     if n_rows > _MAX_IMAGE_ROWS:
         raise ModelError(f"the largest image would have {n_rows} encoder rows; the maximum is {_MAX_IMAGE_ROWS}")
     left, stages = dict(tensors), list[TowerStage]()
@@ -93,17 +85,24 @@ def _trace_vision(file: GGUFFile, keys: Keys, settings: VisionSettings) -> Trace
         builder.build(tracer, params)
         plan, most = tracer.plan(), -(-n_rows // builder.patches)
         stages.append(TowerStage(plan, most if _is_whole(plan) else min(most, _MAX_ROWS)))
-    if hasattr(module, "constants"):
-        constants = module.constants(params)
+    if family.constants is not None:
+        constants: npt.NDArray[np.float32] | None = family.constants(params)
     else:
-        constants = _constants(file, getattr(module, "CONSTANTS", ()), stages[-1].plan.width)
+        constants = _constants(file, family.constant_names, stages[-1].plan.width)
 
     def patch_layout(grid: Grid) -> tuple[PatchLayout, ...]:
-        found = module.patch_layout(params, grid)
-        arranged = (found,) if one else found
-        return tuple(_within_tables(stage.plan, each) for stage, each in zip(stages, arranged, strict=True))
+        found = family.patch_layout(params, grid)
+        layouts = found if isinstance(found, tuple) else (found,)
+        return tuple(_within_tables(stage.plan, each) for stage, each in zip(stages, layouts, strict=True))
 
     return TracedTower(tuple(stages), settings, tensors, params, patch_layout, constants)
+
+
+def _builders(family: VisionFamily, params: TowerParams) -> tuple[StageBuilder, ...]:
+    if family.stages is not None:
+        return family.stages(params)
+    assert family.build is not None, family.name
+    return (StageBuilder(family.build, ("",)),)
 
 
 def _is_whole(plan: Plan) -> bool:
@@ -124,10 +123,10 @@ def _within_tables(plan: Plan, arranged: PatchLayout) -> PatchLayout:
     return arranged
 
 
-def _max_patches(module: ModuleType, hp: TowerParams) -> int:
+def _max_patches(hp: TowerParams) -> int:
     """Return the maximum number of patches: from the family, else from the file's maximum pixels, within a bound."""
-    if hasattr(module, "max_patches"):
-        return int(module.max_patches(hp))
+    if hp.settings.family.max_patches is not None:
+        return hp.settings.family.max_patches(hp)
     pixels = hp.settings.max_pixels
     return max(hp.side**2, min(pixels // hp.settings.patch_size**2 if pixels else MAX_PATCHES, MAX_PATCHES))
 
@@ -142,40 +141,21 @@ def _constants(file: GGUFFile, names: tuple[str, ...], width: int) -> npt.NDArra
 
 
 def _trace_audio(file: GGUFFile, keys: Keys, settings: AudioSettings) -> TracedTower:
-    module = _module(settings.projector, "stages")
-    tensors = _filters_shaped({name: one for name, one in file.tensors.items() if name.startswith(_AUDIO)})
-    params = read_audio_params(keys, settings, tensors)
-    if hasattr(module, "remake"):
-        tensors |= module.remake(params)
-    constants = module.constants(params) if hasattr(module, "constants") else None
-    builders = module.stages(params)
-    return _staged(tensors, params, builders, lambda grid: module.patch_layout(params, grid), constants)
+    tensors = {name: one for name, one in file.tensors.items() if name.startswith(_AUDIO)}
+    return trace_audio_tower(read_audio_params(keys, settings, tensors))
 
 
-def trace_audio_tower(
-    tensors: dict[str, Tensor],
-    params: AudioParams,
-    builders: Sequence[StageBuilder],
-    patch_layout: Callable[[Grid], tuple[PatchLayout, ...]],
-    remake: Callable[[AudioParams], dict[str, Tensor]] | None = None,
-) -> TracedTower:
-    """Trace an audio encoder that is stored in the model's file; `remake` derives tensors."""
-    shaped = _filters_shaped(tensors)
-    if remake is not None:
-        shaped |= remake(replace(params, tensors=shaped))
-    return _staged(shaped, params, builders, patch_layout)
-
-
-def _staged(
-    tensors: dict[str, Tensor],
-    params: AudioParams,
-    builders: Sequence[StageBuilder],
-    patch_layout: Callable[[Grid], tuple[PatchLayout, ...]],
-    constants: npt.NDArray[np.float32] | None = None,
-) -> TracedTower:
-    settings = params.settings
+def trace_audio_tower(given: AudioParams) -> TracedTower:
+    """Trace an audio encoder of a projector file or of a speech-to-text model; `given` has the tensors of the file."""
+    settings, family = given.settings, given.settings.family
+    tensors = _filters_shaped(given.tensors)
+    params = replace(given, tensors=tensors)  # the same mapping, to which derived tensors are added
+    if family.remake is not None:
+        tensors |= family.remake(params)
+    constants = None if family.constants is None else family.constants(params)
     left, stages = dict(tensors), list[TowerStage]()
-    for builder, arranged in zip(builders, patch_layout((1, 1, settings.family.max_frames)), strict=True):
+    longest = family.patch_layout(params, (1, 1, family.max_frames))
+    for builder, arranged in zip(family.stages(params), longest, strict=True):
         own = {name: left.pop(name) for name in list(left) if name.startswith(builder.names)}
         tracer = Tracer(f"clip {settings.projector}", own, is_tower=True, ignored=())
         builder.build(tracer, params)
@@ -185,7 +165,7 @@ def _staged(
         if brought != (reads := plan.values[plan.steps[0].output].width):
             raise ModelError(f"a stage reads rows of {reads} numbers, but the previous stage returns {brought}")
         stages.append(TowerStage(plan, n_rows if _is_whole(plan) else min(n_rows, _MAX_ROWS)))
-    return TracedTower(tuple(stages), settings, tensors, params, patch_layout, constants)
+    return TracedTower(tuple(stages), settings, tensors, params, partial(family.patch_layout, params), constants)
 
 
 def _shaped(file: GGUFFile, transposed_names: tuple[str, ...]) -> dict[str, Tensor]:
@@ -199,7 +179,7 @@ def _shaped(file: GGUFFile, transposed_names: tuple[str, ...]) -> dict[str, Tens
     return out
 
 
-def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _filters_shaped(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors with convolutions reshaped to matrices, columns ordered by tap, then channel."""
     out = dict(tensors)
     for name, tensor in tensors.items():
@@ -217,11 +197,3 @@ def _filters_shaped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         swapped = weight.reshape(len(weight), channels, -1).swapaxes(1, 2)
         out["a.conv_out.weight"] = f32_tensor("a.conv_out.weight", swapped.reshape(weight.shape))
     return out
-
-
-def _module(projector: str, *what: str) -> ModuleType:
-    for found in pkgutil.iter_modules(families.__path__):
-        module = importlib.import_module(f"{families.__name__}.{found.name}")
-        if projector in getattr(module, "PROJECTORS", ()) and any(hasattr(module, one) for one in what):
-            return module
-    raise UnsupportedError(f"the projector type {projector!r} is not supported yet")
