@@ -135,11 +135,15 @@ def make_folder(name, folder):
     config = json.loads((folder / "model" / "config.json").read_text())
     own = {key: value for key, value in config.items() if key in known}
     (folder / "model" / "config.json").write_text(json.dumps(own))
-    (folder / "model" / "tokenizer.json").write_text(json.dumps(tokenizer()))
-    (folder / "model" / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, "add_bos_token": False})
-    )
+    write_tokenizer(folder / "model")
     return folder / "model"
+
+
+def write_tokenizer(folder):
+    """Add the tokenizer of the tiny models."""
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    settings = {"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, "add_bos_token": False}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def probe_folder(model, scratch, counts):
@@ -180,7 +184,7 @@ def probe(name, counts):
     with tempfile.TemporaryDirectory() as folder:
         try:
             model = make_folder(name, Path(folder))
-        except (AttributeError, ImportError) as error:
+        except (AttributeError, ImportError, TypeError) as error:
             return [f"not built: {error}"]
         return list(probe_folder(model, Path(folder), counts))
 

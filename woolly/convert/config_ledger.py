@@ -24,7 +24,7 @@ RELU2 = ("relu2",)
 # Settings of training, text generation and implementation. Sizes and biases are also listed, because the tensors
 # determine them, and unknown or missing tensors raise errors.
 _HARMLESS = re.compile(
-    r"_.*|.*_token_ids?|.*_token_index|.*_dropout(_prob|_rate|_p)?|.*_pdrop|dropout|initializer_.*|.*_init(_.*)?|"
+    r"_.*|.*_token_ids?|.*_token_index|.*_dropout(_prob|_rate|_p)?|.*_pdrop|dropout|(embedding_)?initializer_.*|.*_init(_.*)?|"
     r"init_.*|.*_std|summary_.*|.*_jitter_(noise|eps)|.*aux_loss.*|z_loss.*|.*_loss_coef|(use|output)_.*(cache|states|"
     r"attentions|logits)|.*(vision|image|video|audio|projector|speech|mm_|multimodal).*|.*use_bias|.*_?bias|no_bias|"
     r".*chunk_size|.*_kernels?|time_step_.*|.*fp32.*|.*torch_dtype|.*dtype|.*vocab_size.*|unsloth_.*|transformers.*|"
@@ -56,6 +56,9 @@ _HARMLESS_NAMES = frozenset(
     """.split()  # noqa: SIM905  (one word per setting)
 )
 
+# Infinity in JSON, as Python and transformers write it.
+_INFINITIES = (math.inf, "Infinity", {"__float__": "Infinity"})
+
 # Settings that change the output but have no GGUF key, with the values that all architectures compute. A family may
 # allow other values.
 _USUAL: Mapping[str, Allowed] = {
@@ -79,7 +82,7 @@ _USUAL: Mapping[str, Allowed] = {
     "scoring_func": ("softmax",),
     "clip_qkv": (),
     "routed_scaling_factor": (1.0,),
-    "time_step_limit": lambda value, _: list(value) in ([0.0, math.inf], [0.0, "Infinity"]),
+    "time_step_limit": lambda value, _: value in [[0.0, one] for one in _INFINITIES],
     "attn_temperature_tuning": (True, 4),
     "swiglu_alpha": (1.702,),
     "swiglu_limit": (7.0,),

@@ -26,12 +26,12 @@ def read(keys: Keys) -> TransformerParams:
 
 
 def build(p: Tracer, hp: TransformerParams, *, qk_norm: bool = False) -> None:
-    """Build the model."""
+    """Build the model. VaultGemma has no norms after the blocks."""
     x = p.embed("token_embd", width=hp.width) * hp.width**0.5
     for i in range(hp.n_layers):
         with p.scope(f"blk.{i}"):
             a = parts.self_attention(p, p.rms_norm(x, "attn_norm", eps=hp.eps), hp, i, qk_norm=qk_norm)
-            x = x + p.rms_norm(a, "post_attention_norm", eps=hp.eps)
+            x = x + (p.rms_norm(a, "post_attention_norm", eps=hp.eps) if p.has("post_attention_norm") else a)
             f = parts.feed_forward(p, p.rms_norm(x, "ffn_norm", eps=hp.eps), hp, i, act="gelu")
-            x = x + p.rms_norm(f, "post_ffw_norm", eps=hp.eps)
+            x = x + (p.rms_norm(f, "post_ffw_norm", eps=hp.eps) if p.has("post_ffw_norm") else f)
     parts.read_out(p, x, hp)

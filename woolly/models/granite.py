@@ -57,14 +57,16 @@ def injection(hp: GraniteParams) -> Injection:
 
 
 def build(p: Tracer, hp: GraniteParams) -> None:
-    """Build the model."""
+    """Build the model. HyperCLOVA X also has norms after the blocks."""
     common = hp.common
     x = p.embed("token_embd", width=common.width) * hp.embedding_scale
     for i in range(common.n_layers):
         with p.scope(f"blk.{i}"):
             h = p.rms_norm(x, "attn_norm", eps=common.eps)
             a = parts.mamba2(p, h, common) if common.recurrent[i] else parts.self_attention(p, h, common, i)
+            a = p.rms_norm(a, "post_attention_norm", eps=common.eps) if p.has("post_attention_norm") else a
             x = x + a * hp.residual_scale
             f = parts.experts_or_feed_forward(p, p.rms_norm(x, "ffn_norm", eps=common.eps), common, i)
+            f = p.rms_norm(f, "post_ffw_norm", eps=common.eps) if p.has("post_ffw_norm") else f
             x = x + f * hp.residual_scale
     p.output(parts.logits(p, x, common) * (1.0 / hp.logit_scale))

@@ -18,6 +18,7 @@ from woolly.convert.families import (
     skeletons,
     sliding_window,
     speech,
+    variants,
 )
 from woolly.convert.family import CheckpointFamily
 
@@ -25,7 +26,7 @@ __all__ = ["FAMILIES", "find_family"]
 
 _PAGES = (
     *(decoders, encoders, gemma, hybrids, mla, moe, classic, remote_code),
-    *(plamo, rwkv, skeletons, speech, sliding_window),
+    *(plamo, rwkv, skeletons, speech, sliding_window, variants),
 )
 FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}
 

@@ -40,7 +40,8 @@ def _softcaps(c: Hyperparameters) -> Keys:
     }
 
 
-def _gemma2(c: Hyperparameters, keys: Keys) -> Keys:
+def gemma2_keys(c: Hyperparameters, keys: Keys) -> Keys:
+    """Return windows, softcaps and the attention scale."""
     scalar = c.number("query_pre_attn_scalar", default=float(keys["attention.key_length"]))
     scale = None if scalar == keys["attention.key_length"] else scalar**-0.5
     return _softcaps(c) | window_keys(c, 2) | {"attention.scale": scale}
@@ -48,7 +49,7 @@ def _gemma2(c: Hyperparameters, keys: Keys) -> Keys:
 
 def gemma3_keys(c: Hyperparameters, keys: Keys) -> Keys:
     """Return windows, softcaps and the rope base of sliding-window layers."""
-    out = _gemma2(c, keys)
+    out = gemma2_keys(c, keys)
     if not c.mapping("rope_parameters") and c.get("rope_theta") is None:
         out["rope.freq_base"] = 1e6
     return out | window_keys(c, 6) | {"rope.freq_base_swa": _local_base(c)}
@@ -114,7 +115,7 @@ def _is_usual_sparsity(value: Any, c: Hyperparameters) -> bool:
 
 FAMILIES = (
     CheckpointFamily("gemma", "GemmaForCausalLM", plus_one=True, settings=_ACT),
-    CheckpointFamily("gemma2", "Gemma2ForCausalLM", _gemma2, names=_NORMS, plus_one=True, settings=_ACT),
+    CheckpointFamily("gemma2", "Gemma2ForCausalLM", gemma2_keys, names=_NORMS, plus_one=True, settings=_ACT),
     CheckpointFamily(
         "gemma3",
         "Gemma3ForCausalLM Gemma3ForConditionalGeneration",

@@ -214,7 +214,7 @@ _INDEXER = {
 FAMILIES = (
     CheckpointFamily(
         "deepseek2",
-        "DeepseekV2ForCausalLM DeepseekV3ForCausalLM Glm4MoeLiteForCausalLM",
+        "DeepseekV2ForCausalLM DeepseekV3ForCausalLM Glm4MoeLiteForCausalLM YoutuForCausalLM",
         _deepseek,
         names=_KV_B,
         changes=_changes,

@@ -207,7 +207,7 @@ def _mellum(c: Hyperparameters, keys: Keys) -> Keys:
 def _granite_swa(c: Hyperparameters, keys: Keys) -> Keys:
     """Return the layers with rope. A rope base of 0 means no rope."""
     bases = c.get("layer_rope_theta")
-    out = granite_keys(c, keys)
+    out = _granitemoe(c, keys) if c.get("num_local_experts") is not None else granite_keys(c, keys)
     flags = [kind == "sliding_attention" for kind in layer_kinds(c)]
     out |= {"attention.sliding_window": c.positive("sliding_window"), "attention.sliding_window_pattern": flags}
     if bases is None:
@@ -289,7 +289,7 @@ FAMILIES = (
     CheckpointFamily("cohere2moe", "Cohere2MoeForCausalLM", _cohere2_moe, norm="layer"),
     CheckpointFamily("mellum", "MellumForCausalLM", _mellum),
     CheckpointFamily("exaone-moe", "ExaoneMoeForCausalLM", _exaone_moe),
-    CheckpointFamily("granite_swa", "GraniteSWAForCausalLM", _granite_swa, pairs=True),
+    CheckpointFamily("granite_swa", "GraniteSWAForCausalLM GraniteMoeSWAForCausalLM", _granite_swa, pairs=True),
     CheckpointFamily("hy_v3", "HYV3ForCausalLM", _hy_v3, names={"mlp.expert_bias": "exp_probs_b."}),
     CheckpointFamily("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", _mimo2),
     CheckpointFamily("minimax-m2", "MiniMaxM2ForCausalLM", _minimax_m2),
