@@ -51,6 +51,7 @@ def metadata_of(name, path, **changes):
         ("phimoe", {"sliding_window": 8}),
         ("phimoe", {"num_experts_per_tok": 4}),
         ("phimoe", {"router_jitter_noise": 0.02}),
+        ("minimax-01", {"layer_types": ["full_attention", "linear_attention", "full_attention", "linear_attention"]}),
         ("afmoe", {"layer_types": ["full_attention", *["sliding_attention"] * 4]}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None}),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": False}}),
@@ -137,3 +138,15 @@ def test_a_head_that_differs_from_the_tied_table_is_kept(factor, has_head, tmp_p
     stored["lm_head.weight"] = stored["model.embed_tokens.weight"] * factor
     (folder / "model.safetensors").write_bytes(safetensors(stored))
     assert ("output.weight" in plan_conversion(open_checkpoint(folder)).tensors) is has_head
+
+
+def test_a_size_that_does_not_fit_is_reported_without_our_source_lines(tmp_path):
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.19}
+    with pytest.raises(ModelError, match=r"config\.json does not match the tensors of a llama model: rope") as caught:
+        metadata_of("llama", tmp_path, rope_parameters=rope)
+    assert ".py:" not in str(caught.value)
+
+
+@pytest.mark.parametrize("infinity", [float("inf"), "Infinity", {"__float__": "Infinity"}])
+def test_a_limit_of_infinity_is_no_limit(infinity, tmp_path):
+    metadata_of("granitehybrid", tmp_path, time_step_limit=[0.0, infinity])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from woolly.convert.rope import rope_tensors
 from woolly.convert.source import Computed
 from woolly.convert.tensors import Fragment, Target, map_tensors, output_of_table
 from woolly.convert.vocabulary import read_tokens, verify_tokenizer
-from woolly.errors import ModelError, UnsupportedError
+from woolly.errors import ModelError, PlanError, UnsupportedError
 from woolly.gguf import MemoryMap, Tensor
 from woolly.models import trace
 from woolly.quant import GGMLType
@@ -95,8 +96,19 @@ def _make(
     nothing = MemoryMap(str(checkpoint.folder), np.empty(0, np.float32))
     tensors = {one.name: Tensor(one.name, _type(one), one.shape, 0, nothing) for one in targets.values()}
     plan = ConversionPlan(checkpoint.folder, metadata, targets, tensors, layout.left_out, n_lines)
-    trace(plan)
+    _check_model(plan, name)
     return plan
+
+
+def _check_model(plan: ConversionPlan, architecture: str) -> None:
+    """Trace the model. Raise ModelError if config.json and the tensors do not match."""
+    try:
+        trace(plan)
+    except PlanError as error:
+        reason = re.sub(r" \(\w+\.py:\d+\)$", "", str(error))  # the line of the model's Python file
+        raise ModelError(
+            f"{plan.path}: config.json does not match the tensors of a {architecture} model: {reason}"
+        ) from error
 
 
 def _longer(keys: Mapping[str, Any], n: int) -> dict[str, Any]:

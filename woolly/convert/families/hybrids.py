@@ -192,10 +192,11 @@ def _nemotron_kinds(c: Hyperparameters) -> list[str]:
 
 def _nemotron_h(c: Hyperparameters, keys: Keys) -> Keys:
     kinds = _nemotron_kinds(c)
-    heads, inner = c.positive("mamba_num_heads"), keys["feed_forward_length"]
+    heads, dense = c.positive("mamba_num_heads"), keys["feed_forward_length"]
+    widths = {"mlp": dense, "moe": dense}
     experts = expert_keys(c, normalize=c.flag("norm_topk_prob", default=True)) if "moe" in kinds else {}
     if experts:
-        inner = experts["expert_feed_forward_length"]
+        widths["moe"] = experts["expert_feed_forward_length"]
         experts |= {
             "expert_shared_count": c.integer("n_shared_experts", default=0),
             "expert_shared_feed_forward_length": c.integer("moe_shared_expert_intermediate_size", default=0) or None,
@@ -205,7 +206,7 @@ def _nemotron_h(c: Hyperparameters, keys: Keys) -> Keys:
     eps = c.number("layer_norm_epsilon", "norm_eps", "rms_norm_eps")
     lists: Keys = {
         "attention.head_count_kv": [keys["attention.head_count_kv"] if kind == "attention" else 0 for kind in kinds],
-        "feed_forward_length": [inner if kind in ("mlp", "moe") else 0 for kind in kinds],
+        "feed_forward_length": [widths.get(kind, 0) for kind in kinds],
         "attention.layer_norm_epsilon": eps,
     }
     return _ssm(c.positive("conv_kernel"), heads * c.positive("mamba_head_dim"), state, heads, groups) | experts | lists
@@ -263,13 +264,16 @@ def _minimax(c: Hyperparameters, keys: Keys) -> Keys:
     """Return attention interval, MoE keys and residual scale. Reject residual factors that differ by kind of layer."""
     kinds = layer_kinds(c) if c.get("layer_types") is not None else c.items("attn_type_list", int, c.n_layers)
     full = [i for i, kind in enumerate(kinds) if kind in ("full_attention", 1)]
+    period = full[0] + 1 if full else len(kinds) + 1
+    if full != list(range(period - 1, len(kinds), period)):
+        c.reject("layer_types" if c.get("layer_types") is not None else "attn_type_list", unless=())
     names = [f"{x}_{y}_factor" for x in ("full_attn", "linear_attn", "mlp") for y in ("alpha", "beta")]
     values = [c.number(name, f"layernorm_{name.replace('full_attn', 'full_attention')}", default=1.0) for name in names]
     if len(set(values[::2])) > 1 or set(values[1::2]) != {1.0}:
         c.reject(names[0], unless=())
     experts = expert_keys(c)
     experts.pop("expert_feed_forward_length", None)
-    return experts | {"full_attention_interval": full[0] + 1, "residual_scale": values[0]}
+    return experts | {"full_attention_interval": period, "residual_scale": values[0]}
 
 
 _MINIMAX = {
