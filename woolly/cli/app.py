@@ -45,6 +45,8 @@ COMMANDS = {
     "ps": "Show the loaded models of a running server.",
     "stop": "Unload models of a running server.",
     "rm": "Remove pulled models.",
+    "create": "Create a model name from a Modelfile.",
+    "cp": "Give a model another name.",
     "cache": "List, check or remove cached prompts on disk.",
     "keys": "Add, list or remove API keys of a server.",
     "usage": "Show the usage of each API key.",

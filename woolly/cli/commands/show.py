@@ -36,6 +36,9 @@ _BANDWIDTH_MEGABYTES = 256
     NAMED,
     Option("--ctx -c", "Context for the memory estimate.", int, shown="as for `run`"),
     Option("--kv-type -ctk", "KV cache type for the memory estimate.", shown="f16"),
+    Option(
+        "--modelfile", "Print the model's name and settings as a Modelfile for `woolly create`.", bool, default=False
+    ),
     Option("--tensors", "List every tensor.", bool, default=False),
     Option(
         "--template",
@@ -62,6 +65,7 @@ def show(
     named: str | None,
     ctx: int | None,
     kv_type: str | None,
+    modelfile: bool,
     tensors: bool,
     template: bool,
     identity: bool,
@@ -81,6 +85,11 @@ def show(
         raise UsageError(f"--ctx is {ctx}; expected at least 1")
     check_kv_type(kv_type or "f16")
     model = one_model("show", model, named)
+    if modelfile:
+        from woolly.cli.parse.derived_names import modelfile_of
+
+        click.echo(modelfile_of(model), nl=False)
+        return
     here = _here(model)
     if here is None and is_remote(model):
         if identity or check:

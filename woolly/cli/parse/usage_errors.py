@@ -32,8 +32,6 @@ _COMMANDS = {
 
 # Ollama commands without an equivalent command, and what to use instead.
 _OTHERWISE = {
-    "cp": "`woolly serve --alias NAME` gives a model another name, a table of presets.toml other settings",
-    "create": "a table of presets.toml in the models folder gives a model its system prompt, context and sampling",
     "logs": "`woolly serve` writes its log to standard error, or to the file of --log-file",
     "push": "Woolly uploads no models",
 }
