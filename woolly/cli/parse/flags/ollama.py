@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from woolly.cli.parse.flags.foreign_flag import ForeignFlag, alias, harmless, rejected, switch
+from woolly.cli.parse.flags.foreign_flag import ForeignFlag, alias, harmless, rejected, rejected_switch, switch
 from woolly.cli.parse.usage_errors import UsageError
 
 _ANY_OBJECT = '{"type": "object"}'
@@ -29,6 +29,7 @@ OLLAMA = (
     ForeignFlag("--think", "--reasoning", into=_thinking, bare="true", program="Ollama"),
     harmless("--keepalive", "a model is unloaded when the command ends", program="Ollama", commands="run chat embed"),
     alias("--keepalive", "--keep-alive", program="Ollama"),
+    rejected_switch("--hidethinking", "--reasoning off answers without reasoning", program="Ollama"),
     switch("--nowordwrap", "lines are not wrapped", done="on", program="Ollama"),
     switch("--insecure", "models are fetched over HTTPS", program="Ollama"),
 )
@@ -44,7 +45,6 @@ OLLAMA_VARIABLES = {
     "OLLAMA_LOAD_TIMEOUT": "WOOLLY_LOAD_WAIT",
     "OLLAMA_MAX_LOADED_MODELS": "WOOLLY_MODELS_MAX",
     "OLLAMA_MAX_QUEUE": "WOOLLY_MAX_QUEUE",
-    "OLLAMA_MODELS": "WOOLLY_MODELS_DIR",
     "OLLAMA_NUM_PARALLEL": "WOOLLY_PARALLEL",
     "OLLAMA_ORIGINS": "WOOLLY_CORS_ORIGINS",
     "OLLAMA_GPU_OVERHEAD": "WOOLLY_WEIGHT_MEMORY",

@@ -153,7 +153,7 @@ PROMPTS = (
     ),
     switch("--ppl", "perplexity has a command of its own", off_names="--no-ppl", done="off"),
     switch("--no-context-shift", done="on", commands="run chat"),
-    alias("--output-file", "--output"),
+    alias("--output-file", "--output", commands="imatrix"),
     rejected("-o --output --output-file", "answers go to standard output, as in > FILE", commands="run chat"),
     # Sampling.
     ForeignFlag("--sampler-seq --sampling-seq", "--samplers", into=_sampler_names),
