@@ -38,7 +38,7 @@ def opened(path, tmp_path):
 def written(llm):
     """Returns when what was handed to the disk is there."""
     end = time.monotonic() + 60
-    while llm.engine.scheduler.tier._n_writing:
+    while not llm.engine.scheduler.tier._writer.is_idle:
         assert time.monotonic() < end, "the writer has stopped"
         time.sleep(0.001)
 
@@ -112,7 +112,7 @@ def test_evicted_window_is_restored_to_cached_pages(opened, tmp_path):
         known = pages.index.known(first.digests_to(4))
         assert len(known) == 4 and not pages.index.find(first.digests_to(4))
         end = time.monotonic() + 120
-        while llm.engine.scheduler.tier._n_writing:
+        while not llm.engine.scheduler.tier._writer.is_idle:
             assert time.monotonic() < end
             time.sleep(0.001)
         assert llm.disk_stats().read_tokens == 0

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.cache.page_folder import PageFolder
+from woolly.cache.page_writer import PageWriter
 from woolly.cache.pages import PagePool
 from woolly.cache.sliding_window import WindowPool
 from woolly.cache.slots import SlotPool
@@ -22,7 +23,6 @@ from woolly.runtime import PAGE_SIZE, PortableState
 Bytes = npt.NDArray[np.uint8]
 
 _THREADS = 2
-_WRITING = 64 << 20  # maximum size of the copies queued for writing, in bytes
 _PER_STEP = 4  # maximum pages copied per step
 _PACE = 0.3  # weight of the latest observation in a moving average
 _OVERHEAD = 0.002  # read latency in seconds
@@ -105,11 +105,9 @@ class DiskTier:
         self._lasting: set[bytes] = set()  # system prompt pages whose files this process has ranked
         self._arrived = threading.Event()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="woolly-disk")
-        self._n_writing = 0
-        self._under_way: set[tuple[str, bytes]] = set()  # files being written
+        self._writer = PageWriter(folder, self._pool)
         self._erasures: list[Future[None]] = []
-        self._lock = threading.Lock()
-        self._read_tokens = self._written = 0
+        self._read_tokens = 0
 
     @property
     def is_loading(self) -> bool:
@@ -123,7 +121,7 @@ class DiskTier:
             len(folder),
             folder.n_bytes,
             self._read_tokens,
-            self._written,
+            self._writer.written_bytes,
             folder.n_damaged,
             self._disk_rate,
             self._compute_rate,
@@ -228,7 +226,7 @@ class DiskTier:
     def work(self) -> None:
         """Copy some queued pages for writing, as long as the disk keeps up."""
         for _ in range(_PER_STEP):
-            if not self._wanted or self._n_writing >= _WRITING:
+            if not self._wanted or self._writer.is_full:
                 return
             digest, depth = self._wanted.popitem(last=False)
             self._copy(digest, depth)
@@ -240,14 +238,14 @@ class DiskTier:
         self.folder.look()
         index = self._pages.index
         for digest, depth in index.stored():
-            while self._n_writing >= _WRITING and time.monotonic() < end:
+            while self._writer.is_full and time.monotonic() < end:
                 time.sleep(0.002)
             if time.monotonic() > end:
                 break
             self._copy(digest, self._wanted.get(digest, depth))
-        while self._n_writing and time.monotonic() < end:
+        while not self._writer.is_idle and time.monotonic() < end:
             time.sleep(0.002)
-        self._pool.shutdown(wait=not self._n_writing, cancel_futures=True)  # do not wait for a hanging disk
+        self._pool.shutdown(wait=self._writer.is_idle, cancel_futures=True)  # do not wait for a hanging disk
 
     def close(self) -> None:
         """Stop the threads."""
@@ -356,7 +354,7 @@ class DiskTier:
     def _copy(self, digest: bytes, depth: int) -> None:
         """Copy a page, and the state after it if there is one, for writing."""
         for kind, read in self._unwritten(digest):
-            self._submit_write(kind, digest, read, depth)
+            self._writer.write(kind, digest, read, depth)
 
     def _unwritten(self, digest: bytes) -> list[tuple[str, Callable[[], Bytes]]]:
         """Return the kinds of a page's data that are cached but not on disk, each with its copy function."""
@@ -374,25 +372,6 @@ class DiskTier:
         if slot is not None and not self.folder.has("state", digest):
             out.append(("state", partial(self._state.read_slot, slot)))
         return out
-
-    def _submit_write(self, kind: str, digest: bytes, read: Callable[[], Bytes], depth: int) -> None:
-        if (kind, digest) in self._under_way:
-            return
-        data = read()
-        with self._lock:
-            self._under_way.add((kind, digest))
-            self._n_writing += len(data)
-
-        def write() -> None:
-            try:
-                if self.folder.write(kind, digest, data, depth):
-                    self._written += len(data)
-            finally:
-                with self._lock:
-                    self._under_way.discard((kind, digest))
-                    self._n_writing -= len(data)
-
-        self._pool.submit(write)
 
 
 def _rank(depth: int, n_shared: int) -> int:
