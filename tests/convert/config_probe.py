@@ -131,7 +131,7 @@ def make_folder(name, folder):
     model = build(File(write_tiny(FAMILIES[name], folder / "tiny.gguf")))
     model.save_pretrained(folder / "model")
     # The goldens give every class the settings of all; its own are what it has by default.
-    known = type(model.config)().to_dict().keys() | {"architectures"}
+    known = type(model.config)().to_dict().keys() | {"architectures", "head_dim"}
     config = json.loads((folder / "model" / "config.json").read_text())
     own = {key: value for key, value in config.items() if key in known}
     (folder / "model" / "config.json").write_text(json.dumps(own))

@@ -52,6 +52,8 @@ def metadata_of(name, path, **changes):
         ("phimoe", {"num_experts_per_tok": 4}),
         ("phimoe", {"router_jitter_noise": 0.02}),
         ("minimax-01", {"layer_types": ["full_attention", "linear_attention", "full_attention", "linear_attention"]}),
+        ("minimax-m3", {"rotary_dim": 2}),
+        ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}, "moe_num_experts": 4, "ffn_hidden_size": 32}}),
         ("afmoe", {"layer_types": ["full_attention", *["sliding_attention"] * 4]}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None}),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": False}}),
@@ -59,7 +61,7 @@ def metadata_of(name, path, **changes):
     ],
 )
 def test_a_setting_that_the_file_would_lose_is_rejected_by_name(name, changes, tmp_path):
-    with pytest.raises(ModelError, match=rf"config.json: ({'|'.join(changes)}|truncate) is "):
+    with pytest.raises(ModelError, match=rf"config.json: ({'|'.join(changes)}|truncate|name) is "):
         metadata_of(name, tmp_path, **changes)
 
 
@@ -150,3 +152,23 @@ def test_a_size_that_does_not_fit_is_reported_without_our_source_lines(tmp_path)
 @pytest.mark.parametrize("infinity", [float("inf"), "Infinity", {"__float__": "Infinity"}])
 def test_a_limit_of_infinity_is_no_limit(infinity, tmp_path):
     metadata_of("granitehybrid", tmp_path, time_step_limit=[0.0, infinity])
+
+
+def ropes(full, sliding):
+    return {
+        "full_attention": {"rope_type": "default", **full},
+        "sliding_attention": {"rope_type": "default", **sliding},
+    }
+
+
+def test_windows_may_have_a_rope_base_of_their_own(tmp_path):
+    given = ropes({"rope_theta": 5e5}, {"rope_theta": 1e4})
+    metadata = metadata_of("olmo3", tmp_path, rope_parameters=given)
+    assert (metadata["olmo2.rope.freq_base"], metadata["olmo2.rope.freq_base_swa"]) == (5e5, 1e4)
+    metadata_of("cohere2", tmp_path, rope_parameters=ropes({"rope_theta": 10000}, {"rope_theta": 10000.0}))
+
+
+def test_ropes_of_layers_that_the_file_cannot_tell_apart_are_rejected(tmp_path):
+    part = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    with pytest.raises(ModelError, match=r"partial_rotary_factor in rope_parameters is 0\.5 and 1\.0"):
+        metadata_of("mimo2", tmp_path, rope_parameters=ropes(part, part | {"partial_rotary_factor": 1.0}))

@@ -114,6 +114,7 @@ def check_settings(
 
     `allowed` has the values that the family computes where they differ from the common values.
     """
+    _check_ropes(config, keys)
     for name, value in config.unread().items():
         if name in ignored or (name not in allowed and _is_without_effect(name, config, keys)):
             continue
@@ -129,6 +130,20 @@ def check_settings(
         if not (usual(value, config) if callable(usual) else value in usual):
             raise ModelError(
                 f"{config.where}: {name} is {value!r:.60}, which GGUF files of this architecture do not support"
+            )
+
+
+def _check_ropes(config: Hyperparameters, keys: Mapping[str, Any]) -> None:
+    """Raise ModelError for a rope of some layers that differs from the others', unless the file has keys for it."""
+    given = config.peek("rope_parameters")
+    ropes = [one for one in given.values() if isinstance(one, dict)] if isinstance(given, dict) else []
+    for name, key in (("rope_theta", "rope.freq_base_swa"), ("partial_rotary_factor", "rope.dimension_count_swa")):
+        values = {str(float(x)) for one in ropes if isinstance(x := one.get(name), (int, float))}
+        is_used = name == "rope_theta" or "attention.kv_lora_rank" not in keys  # MLA has widths of its own
+        if len(values) > 1 and key not in keys and is_used:
+            raise ModelError(
+                f"{config.where}: {name} in rope_parameters is {' and '.join(sorted(values))} in different"
+                " layers, which GGUF files of this architecture do not support"
             )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from woolly.convert.config_ledger import GELU_TANH, RELU2, activation
+from woolly.convert.config_ledger import GELU_TANH, RELU2, SILU, activation
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.hyperparameters import Hyperparameters
-from woolly.convert.rope import rope_keys
+from woolly.convert.rope import rope_keys, rope_of
 from woolly.convert.tensor_ops import SWAPPED, TRANSPOSED, TensorOp, picked, reshaped
 
 Keys = dict[str, Any]
@@ -151,6 +151,8 @@ def _mpt(c: Hyperparameters, keys: Keys) -> Keys:
 def _dbrx(c: Hyperparameters, keys: Keys) -> Keys:
     attention, network = (c.inner(c.mapping(name)) for name in ("attn_config", "ffn_config"))
     network.reject("moe_normalize_expert_weights", unless=(1, None))
+    network.inner(network.mapping("ffn_act_fn")).reject("name", unless=(None, *SILU))
+    rope = rope_of(c)  # of transformers 5; older files have the base in attn_config
     return {
         "feed_forward_length": network.positive("ffn_hidden_size"),
         "attention.head_count_kv": attention.positive("kv_n_heads"),
@@ -158,7 +160,7 @@ def _dbrx(c: Hyperparameters, keys: Keys) -> Keys:
         "expert_count": network.positive("moe_num_experts"),
         "expert_used_count": network.positive("moe_top_k"),
         "rope.dimension_count": keys["attention.key_length"],
-        "rope.freq_base": attention.number("rope_theta", default=10000.0),
+        "rope.freq_base": rope.number("rope_theta", default=attention.number("rope_theta", default=10000.0)),
     }
 
 

@@ -27,10 +27,11 @@ def _llama(c: Hyperparameters, keys: Keys) -> Keys:
 
 def granite_keys(c: Hyperparameters, keys: Keys) -> Keys:
     """Return Granite's multipliers."""
+    usual = keys["attention.key_length"] ** -0.5 if c.is_null("attention_multiplier") else 1.0
     return {
         "embedding_scale": c.number("embedding_multiplier", default=1.0),
         "residual_scale": c.number("residual_multiplier", default=1.0),
-        "attention.scale": c.number("attention_multiplier", default=1.0),
+        "attention.scale": c.number("attention_multiplier", default=usual),
         "logit_scale": c.number("logits_scaling", default=1.0),
     }
 
@@ -80,6 +81,16 @@ def _phi3(c: Hyperparameters, keys: Keys) -> Keys:
 
 def _exaone4(c: Hyperparameters, keys: Keys) -> Keys:
     return window_keys(c) if c.has("sliding_window") else {}
+
+
+def local_rope_keys(c: Hyperparameters, keys: Keys) -> Keys:
+    """Return the rope base of sliding-window layers if it differs from that of the other layers."""
+    base = rope_of(c, "sliding_attention").number("rope_theta", default=keys["rope.freq_base"])
+    return {} if base == keys["rope.freq_base"] else {"rope.freq_base_swa": base}
+
+
+def _olmo2(c: Hyperparameters, keys: Keys) -> Keys:
+    return window_keys(c) | local_rope_keys(c, keys)
 
 
 def _stablelm(c: Hyperparameters, keys: Keys) -> Keys:
@@ -169,9 +180,7 @@ FAMILIES = (
     CheckpointFamily("minicpm", "MiniCPMForCausalLM", _minicpm, pairs=True),
     CheckpointFamily("mistral3", "Ministral3ForCausalLM Mistral3ForConditionalGeneration", _mistral3, pairs=True),
     CheckpointFamily("nemotron", "NemotronForCausalLM", norm="layer", plus_one=True, settings=activation(RELU2)),
-    CheckpointFamily(
-        "olmo2", "Olmo2ForCausalLM Olmo3ForCausalLM", lambda c, keys: window_keys(c), names=POST_ATTENTION
-    ),
+    CheckpointFamily("olmo2", "Olmo2ForCausalLM Olmo3ForCausalLM", _olmo2, names=POST_ATTENTION),
     CheckpointFamily("paddleocr", "PaddleOCRVLForConditionalGeneration"),
     CheckpointFamily("pangu-embedded", "PanguEmbeddedForCausalLM"),
     CheckpointFamily("phi3", "Phi3ForCausalLM", _phi3),

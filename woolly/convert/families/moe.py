@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from woolly.convert.families.decoders import POST_ATTENTION, granite_keys
+from woolly.convert.families.decoders import POST_ATTENTION, granite_keys, local_rope_keys
 from woolly.convert.family import CheckpointFamily
 from woolly.convert.gguf_keys import dense_first, expert_keys, layer_kinds, own_window_keys, window_keys
 from woolly.convert.hyperparameters import Hyperparameters
@@ -109,6 +109,9 @@ def _minimax_m3(c: Hyperparameters, keys: Keys) -> Keys:
     c.reject("hidden_act", unless=(None, "silu", "swigluoai"))
     c.reject("swiglu_alpha", unless=(None, 1.702))
     c.reject("swiglu_limit", unless=(None, 7, 7.0))
+    n_rot = min(keys["attention.key_length"], c.positive("rotary_dim"))
+    if rope_of(c).has("partial_rotary_factor"):
+        c.reject("rotary_dim", unless=() if keys["rope.dimension_count"] != n_rot else (c.get("rotary_dim"),))
     published = c.mapping("sparse_attention_config")
     own = {
         "head_count": ("index_n_heads", "sparse_num_index_heads"),
@@ -129,7 +132,7 @@ def _minimax_m3(c: Hyperparameters, keys: Keys) -> Keys:
         **shared,
         "feed_forward_length": c.positive("dense_intermediate_size"),
         "leading_dense_block_count": dense_first(c),
-        "rope.dimension_count": min(keys["attention.key_length"], c.positive("rotary_dim")),
+        "rope.dimension_count": n_rot,
         **index,
     }
 
@@ -201,7 +204,7 @@ def _cohere2_moe(c: Hyperparameters, keys: Keys) -> Keys:
 def _mellum(c: Hyperparameters, keys: Keys) -> Keys:
     c.reject("norm_topk_prob", unless=(None, True))
     c.reject("mlp_layer_types", unless=(None, ["sparse"] * c.n_layers))
-    return expert_keys(c) | window_keys(c, 4)
+    return expert_keys(c) | window_keys(c, 4) | local_rope_keys(c, keys)
 
 
 def _granite_swa(c: Hyperparameters, keys: Keys) -> Keys:
