@@ -209,7 +209,7 @@ def test_forced_tokens_match_the_tokenizer():
         ("lark", "start: s\ns: s", "no token of the vocabulary can come next"),
         ("lark", "start[temperature=0.5]: /a+/", "attribute temperature, which is not supported"),
         ("lark", 'start: a\na[lazy, stop="b"]: /.*/', "attribute stop, which is not supported; use suffix or lazy"),
-        ("lark", 'start: %json {"not": {}}', "uses 'not' at #"),
+        ("lark", 'start: %json {"extends": {}}', "uses 'extends' at #"),
         ("lark", 'start: %json {"x-guidance": {"lenient": true}, "type": "object"}', "uses 'x-guidance'"),
         ("grammar", 'root ::= "a', "line 1, column 10"),
         ("grammar", "# nothing", "no rule called root"),

@@ -34,6 +34,7 @@ def joined(key: str, values: list) -> str:
 
 def referring() -> str:
     definitions = {str(i): {"pattern": PATTERNS[i], "$ref": f"#/$defs/{i + 1}"} for i in range(25)}
+    definitions["25"] = {"type": "string"}
     return json.dumps({"$ref": "#/$defs/0", "$defs": definitions})
 
 
@@ -103,8 +104,8 @@ def test_hostile_grammar_is_rejected(name):
 )
 def test_grammar_within_the_limits_is_tried_in_a_child_process(source, seconds, monkeypatch):
     """The bounds on sources are lifted: the trial alone must hold."""
-    monkeypatch.setattr("woolly.grammar.schema_conjunction.MAX_TEXTS", 1000)
-    monkeypatch.setattr("woolly.grammar.schema_conjunction.MAX_MULTIPLE", 1 << 60)
+    monkeypatch.setattr("woolly.grammar.schema.shapes.MAX_TEXTS", 1000)
+    monkeypatch.setattr("woolly.grammar.schema.numbers.MAX_MULTIPLE", 1 << 60)
     monkeypatch.setattr("woolly.grammar.limited_compile.SECONDS", seconds)
     with pytest.raises(RequestError, match="too costly to compile") as caught:
         GrammarCompiler(TOKENIZER).compile("json_schema", source)

@@ -10,7 +10,6 @@ import pytest
 from tests.cases.grammars import accepts, allowed_tokens, byte_tokenizer, refusal, walk, word_tokenizer
 from tests.cases.vocabularies import find_vocabularies
 from woolly.grammar import GrammarCompiler
-from woolly.grammar.json_schema import prepare_schema
 from woolly.tokens import Tokenizer
 
 BYTES = GrammarCompiler(byte_tokenizer())
@@ -107,14 +106,7 @@ def test_random_walks_validate_with_real_vocabularies(path):
     assert allowed_tokens(constraint).shape == (tokenizer.n_vocab,)
 
 
-@pytest.mark.parametrize(
-    "keyword",
-    [
-        "not", "if", "then", "else", "dependencies", "dependentRequired", "dependentSchemas", "contains", "minContains",
-        "propertyNames", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef", "extends",
-        "disallow", "divisibleBy", "x-guidance",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("keyword", ["extends", "disallow", "divisibleBy", "x-guidance"])
 @pytest.mark.parametrize(
     "draft", [None, "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"]
 )
@@ -157,19 +149,23 @@ def test_property_names_and_values_are_not_mistaken_for_keywords():
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"type": "string", "format": "uri-template"}, "format 'uri-template' is not one that can be kept"),
-        ({"$ref": "https://example.com/other.json"}, "it refers to 'https://example.com/other.json', which is another"),
+        ({"type": "string", "format": "idn-hostname"}, "format 'idn-hostname' is not one that can be kept"),
+        (
+            {"$ref": "https://example.com/other.json"},
+            "refers to 'https://example.com/other.json' at #, which is another",
+        ),
         ({"$ref": "file:///etc/passwd"}, "which is another document"),
         ({"$ref": "#/$defs/none"}, "refers to '#/$defs/none' at #, which is not there; put definitions into '$defs'"),
-        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is supported only if its options plainly"),
-        ({"type": "string", "pattern": "(?!a)b"}, "look-around"),
-        ({"type": "object", "minProperties": 2}, "has minProperties 2 at #"),
-        ({"const": 9007199254740993}, "9007199254740993 in 'const' at #"),
-        ({"enum": [[{"a": 12345678901234567890}]]}, "12345678901234567890 in 'enum' at #"),
+        ({"type": "string", "pattern": "(?<!a)b"}, "look-around behind a position is not supported"),
+        ({"type": "string", "pattern": r"\bword\b"}, "word boundaries"),
+        ({"type": "object", "minProperties": 2}, "has minProperties 2 beside properties of any name"),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uses 'uniqueItems' at #"),
+        ({"not": {"multipleOf": 3}}, "uses 'multipleOf' at #/not"),
+        ({"not": {}}, "no value satisfies it"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "cannot be used"),
         ({"type": "hat"}, "Invalid type: hat"),
         ({"$schema": "http://json-schema.org/draft-03/schema#", "type": "any"}, "draft 3 is not supported"),
-        ({"$ref": "#"}, "no token of the vocabulary can come next"),
+        ({"$ref": "#"}, "refers to itself at # without a value in between"),
         (False, "must be an object, not false"),
         (3, "must be an object, not 3"),
     ],
@@ -226,21 +222,14 @@ def test_control_characters_are_kept(schema, right, wrong):
     assert [text for text in wrong if accepts(grammar.start(), text.encode())] == []
 
 
-def test_control_character_beside_free_names_is_rejected():
-    r"""With \u escapes, a free name "\u0061" would be another way to write the declared name "a"."""
-    free = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True}
-    refused = refusal(BYTES.compile, "json_schema", json.dumps({"items": [free], "const": "\x01"}))
-    assert "a control character in 'const' at #" in refused and "set additionalProperties" in refused
-    inner = {"allOf": [{"patternProperties": {"^a": {"type": "integer"}}}], "type": "object"}
-    assert "control character" in refusal(BYTES.compile, "json_schema", json.dumps({"items": inner, "enum": ["\x7f"]}))
-    # Free names alone, a range that reaches printable characters and closed objects are fine.
-    closed = {"type": "object", "properties": {"a": {"const": "\x01"}}, "required": ["a"]}
-    both = {"anyOf": [closed, {"items": {"type": "object", "additionalProperties": {"type": "integer"}}}]}
-    grammar = BYTES.compile("json_schema", json.dumps(both))
-    assert accepts(grammar.start(), rb'{"a":"\u0001"}') and not accepts(grammar.start(), rb'{"\u0061":"\u0001"}')
-    free["properties"]["b"] = {"type": "string", "pattern": r"^[\x00-\x7f]$"}
+def test_control_character_beside_free_names_is_kept():
+    r"""A printable character has one spelling, so a free name "\u0061" is no other way to write the name "a"."""
+    free = {"type": "object", "properties": {"a": {"const": "\x01"}}, "additionalProperties": {"type": "integer"}}
     grammar = BYTES.compile("json_schema", json.dumps(free))
-    assert accepts(grammar.start(), b'{"b":"c"}') and not accepts(grammar.start(), rb'{"\u0061":"x"}')
+    assert accepts(grammar.start(), rb'{"a":"\u0001"}')
+    assert accepts(grammar.start(), rb'{"b":1}')
+    assert not accepts(grammar.start(), rb'{"\u0061":1}')
+    assert not accepts(grammar.start(), rb'{"a":"a"}')
 
 
 def test_whitespace_is_bounded():
@@ -263,12 +252,10 @@ def test_property_order_is_that_of_the_schema():
     assert not accepts(grammar.start(), b'{"a": 1, "b": 2}')
 
 
-def test_any_draft_is_normalized():
+def test_annotations_constrain_no_value():
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "properties": {"$schema": {"type": "string"}, "a": {"$id": "#here", "uniqueItems": False}},
+        "properties": {"$schema": {"type": "string", "format": "semver"}, "a": {"$id": "#here", "uniqueItems": False}},
     }
-    prepared = json.loads(prepare_schema(json.dumps(schema)))
-    del prepared["x-guidance"]
-    properties = {"$schema": {"type": "string"}, "a": {"$anchor": "here"}}
-    assert prepared == {"properties": properties, "additionalProperties": False}
+    grammar = BYTES.compile("json_schema", json.dumps(schema))
+    assert accepts(grammar.start(), b'{"$schema": "x", "a": [1, 1]}')

@@ -1,8 +1,8 @@
 """Trials: grammars that may be costly are first compiled in a child process with limits.
 
-llguidance does not limit the work of converting a JSON schema, and Rust aborts the process if an allocation fails. A
+llguidance does not limit the work of building some automata, and Rust aborts the process if an allocation fails. A
 thread cannot stop or survive this, so a child process compiles the grammar first. This takes 30 ms for each grammar
-that is not cached.
+that is not cached. Most grammars of JSON schemas need no trial, because their parts are limited beforehand.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from woolly.machine.limited_process import LIMITS, can_start, run_limited
 MEMORY = 1 << 30  # address space of the child, with its stack; costly but valid schemas take 150 MB
 SECONDS = 8  # CPU time; the largest schema within the limits takes 4.7 on a slow core
 PATIENCE = 60.0  # wall-clock seconds on a loaded machine
-PLAIN_SIZE = 64 << 10
+PLAIN_SIZE = 256 << 10
 _MAX_OUTPUT_BYTES = 64 << 10  # maximum output of the child
 
-# Keywords whose automaton size is not limited by the length of the schema.
-_COSTLY = ("pattern", "patternProperties", "multipleOf", "allOf")
+_MAX_JOINED = 3  # "&" of one terminal, whose automata multiply
 
 _slots = threading.BoundedSemaphore(2)  # limits the child processes of concurrent hostile requests
 
@@ -31,7 +30,9 @@ def is_plain(kind: str, grammar: str) -> bool:
     """Return True if the length of a grammar limits its cost, so that it needs no trial."""
     if kind in ("json_object", "choice"):
         return True
-    return kind == "json_schema" and len(grammar) < PLAIN_SIZE and not any(f'"{name}"' in grammar for name in _COSTLY)
+    if kind != "json_schema" or len(grammar) >= PLAIN_SIZE or grammar.count("%json") > 1:
+        return False  # two automata of multipleOf multiply
+    return all(line.count(" & ") <= _MAX_JOINED for line in grammar.split("\\n"))
 
 
 def try_grammar(grammar: str, limits: Mapping[str, int], stack: int) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from woolly.errors import RequestError
 from woolly.grammar.gbnf.lark import gbnf_to_lark
-from woolly.grammar.json_schema import MAX_LITERAL, prepare_schema, prepare_schema_value
+from woolly.grammar.json_schema import prepare_schema, prepare_schema_value
+from woolly.grammar.schema.constants import MAX_LITERAL
 
 # While compiling, a chain of rules needs up to 1.5 KiB of stack per character. Rules with nested groups take time that
 # grows with the square of their length: 1.5 s for 32 KiB.
@@ -29,9 +31,9 @@ def read_source(kind: str, source: str) -> str:
     from llguidance import LLMatcher
 
     if kind == "json_object":
-        return LLMatcher.grammar_from_json_schema(prepare_schema('{"type": "object"}'))
+        return _grammars([prepare_schema('{"type": "object"}')])
     if kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(prepare_schema(source))
+        return _grammars([prepare_schema(source)])
     if len(source) > (most := MAX_LARK if kind == "lark" else MAX_SOURCE):
         raise RequestError(f"{KINDS[kind]} has {len(source)} characters; the maximum is {most}")
     if not source or (kind != "regex" and not source.strip()):
@@ -43,10 +45,17 @@ def read_source(kind: str, source: str) -> str:
     if kind == "regex":
         return LLMatcher.grammar_from_regex(source)
     if kind == "choice":
-        return LLMatcher.grammar_from_lark(_choice_to_lark(source))
+        return _grammars([_choice_to_lark(source)])
     if kind == "lark":
-        return LLMatcher.grammar_from_lark(_prepare_lark(source))
-    return LLMatcher.grammar_from_lark(gbnf_to_lark(source))
+        return _grammars(_prepare_lark(source))
+    return _grammars([gbnf_to_lark(source)])
+
+
+def _grammars(entries: list[str | dict[str, Any]]) -> str:
+    """Return grammars for llguidance. The first one refers to the others by their numbers. A text is Lark."""
+    grammars = [{"lark_grammar": entry} if isinstance(entry, str) else entry for entry in entries]
+    named = [{"name": f"json_{i}", **grammar} for i, grammar in enumerate(grammars[1:])]
+    return json.dumps({"grammars": [grammars[0], *named]})
 
 
 def _choice_to_lark(source: str) -> str:
@@ -62,8 +71,8 @@ def _choice_to_lark(source: str) -> str:
     return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))
 
 
-def _prepare_lark(source: str) -> str:
-    """Return the Lark source with prepared JSON schemas. Reject unsupported rule attributes."""
+def _prepare_lark(source: str) -> list[str | dict[str, Any]]:
+    """Return the Lark source and the grammars of its JSON schemas. Reject unsupported rule attributes."""
     for header in re.finditer(r"^[ \t]*[?!]?[\w-]+[ \t]*\[([^\]\n]*)\][ \t]*:", source, re.MULTILINE):
         for name in ("temperature", "stop"):
             if re.search(rf"(^|,)\s*{name}\s*=", header[1]):
@@ -72,6 +81,7 @@ def _prepare_lark(source: str) -> str:
                     f"the Lark grammar has a rule with the attribute {name}, which is not supported{hint}"
                 )
     parts, end = [], 0
+    grammars: list[dict[str, Any]] = []
     for match in re.finditer(r"%json\s*(?=\{)", source):
         if match.start() < end:
             continue
@@ -79,9 +89,12 @@ def _prepare_lark(source: str) -> str:
             schema, stop = json.JSONDecoder().raw_decode(source, match.end())
         except (ValueError, RecursionError):
             continue  # llguidance reports the location of the error
-        parts += [source[end : match.end()], json.dumps(prepare_schema_value(schema))]
+        grammar = prepare_schema_value(schema)
+        number = grammars.index(grammar) if grammar in grammars else len(grammars)
+        grammars += [grammar] if number == len(grammars) else []
+        parts += [source[end : match.start()], f"@json_{number} "]
         end = stop
-    return "".join(parts) + source[end:]
+    return ["".join(parts) + source[end:], *grammars]
 
 
 def explain(error: str) -> str:
@@ -95,14 +108,6 @@ def explain(error: str) -> str:
         return "it is too large"
     if reason.startswith("panic: "):
         return f"llguidance fails on it ({reason[7:100]})"
-    if match := re.fullmatch(r"Unknown format: (.*)", reason):
-        return f"format {match[1]!r} is not one that can be kept; remove it, or say it with 'pattern'"
-    if match := re.fullmatch(r"Unimplemented keys: \[(.*)\]", reason):
-        return f"the keyword {match[1]} is not supported"
-    if reason.startswith("oneOf constraints are not supported"):
-        return "oneOf is supported only if its options plainly exclude each other; use anyOf"
-    if match := re.match(r"Resource '(.*)' is not present in a registry", reason):
-        return f"it refers to {match[1]!r}, which is another document; only references within the schema are followed"
     if reason.startswith("recursion limit exceeded"):
         return "it is nested too deeply; at most 128 levels are accepted"
     return reason[:300].rstrip(".:;")
