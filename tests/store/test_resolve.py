@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from woolly.errors import StoreError
-from woolly.store import pull, resolve, similar_models
+from woolly.store import list_models, pull, resolve, similar_models
+from woolly.store.model_folder import models_folder
 
 
 def test_existing_file_is_used_in_place(shop, tmp_path):
@@ -96,3 +97,14 @@ def test_other_input_says_that_a_path_or_a_name_is_expected(shop, spec):
 def test_path_rejected_by_the_system_gives_its_reason(shop):
     with pytest.raises(StoreError, match=r"cannot be read .*too long"):
         resolve("x" * 5000)
+
+
+def test_links_that_lead_nowhere_are_named_and_not_listed(shop, tmp_path):
+    folder = models_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dangling.gguf").symlink_to(tmp_path / "gone.gguf")
+    (folder / "loop.gguf").symlink_to("loop.gguf")
+    assert not {"dangling", "loop"} & {model.name for model in list_models()}
+    for name, target in (("dangling", "gone.gguf"), ("loop", "loop.gguf")):
+        with pytest.raises(StoreError, match=rf"is a link to .*{target}, which does not exist; download the model"):
+            resolve(folder / f"{name}.gguf")

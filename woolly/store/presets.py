@@ -92,7 +92,7 @@ def _parse(file: Path, table: str | None, _time: int, _size: int) -> tuple[Prese
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise StoreError(f"{file} is not UTF-8") from None
+        raise StoreError(f"{file} is not UTF-8; save it as UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise StoreError(f"{file} is not valid TOML: {error}; correct this line") from None
     if table is not None:

@@ -64,6 +64,8 @@ def resolve(spec: str | os.PathLike[str]) -> Path:
         raise StoreError(
             f"{text} cannot be read ({error.strerror or error}); expected the path of a readable GGUF file"
         ) from error
+    if text and path.is_symlink():
+        raise StoreError(f"{text} is a link to {path.readlink()}, which does not exist; download the model again")
     raise StoreError(f"there is no file or model named {text!r}: {_advice(text, path)}")
 
 

@@ -32,7 +32,7 @@ def describe(name: str, path: Path, owner: str) -> StoredModel | None:
         link_to = path.resolve() if owner == "woolly" and path.is_symlink() else None
         n_bytes = sum(shard.stat().st_size for shard in shards)
         return StoredModel(name, path, n_bytes, owner, path.stat().st_mtime, link_to=link_to)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
         return None
 
 

@@ -165,3 +165,9 @@ def test_keys_command_adds_lists_and_removes(file):
     assert read_keys(file) == ()
     with pytest.raises(RequestError, match="requests_per_day is 0"):
         woolly("keys", "add", "anna", "--requests-per-day", 0, *where)
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match=r"the folder .*file cannot be used \(File exists\); choose another file"):
+        add_key(tmp_path / "file" / "keys.toml", "anna", limits={})

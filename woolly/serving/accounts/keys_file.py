@@ -123,7 +123,12 @@ def add_key(
     table: dict[str, Any] = {"hash": f"sha256:{hash_key(key).hex()}", **({"admin": True} if is_admin else {})}
     table |= {**limits, **({"models": list(models)} if models else {})}
     _key_of(path, name, table)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"the folder {path.parent} cannot be used ({error.strerror or error}); choose another file with --keys-file"
+        ) from None
     with file_lock(path.with_suffix(".lock"), lambda: None):
         text = _text_of(path) if path.exists() else ""
         content = _parsed(path, text)
