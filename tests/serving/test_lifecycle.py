@@ -17,6 +17,7 @@ import pytest
 
 from tests.cases import fork_server
 from tests.serving.conftest import SLOW_MAIN, WAIT, serving
+from woolly.errors import RequestError
 from woolly.serving import Settings
 from woolly.serving.lifecycle import http_server
 
@@ -158,6 +159,14 @@ def test_unused_keys_of_the_default_file_are_named(tmp_path, monkeypatch, caplog
     assert not caplog.records
     http_server._warn_about_unused_keys(Settings())
     assert f"does not use the API keys in {file}: add --keys-file" in caplog.text
+
+
+def test_unusable_sessions_file_is_an_error_before_the_start(tmp_path, monkeypatch):
+    for name in ("_outlive_clients", "end_left_children"):  # they are for a process of its own
+        monkeypatch.setattr(http_server, name, lambda: None)
+    settings = Settings(models_dir=tmp_path, port=0, sessions_file=tmp_path)
+    with pytest.raises(RequestError, match=r"cannot open the sessions file .*; choose another with --sessions-file"):
+        http_server.run(settings)
 
 
 def test_keys_and_tokens_authenticate_and_are_never_logged(keyed):

@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from woolly.errors import RequestError
 from woolly.machine.restart import can_restart, end_left_children, inherited_socket, restart
+from woolly.serving.dialects.ole.store import check_sessions_file
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.connection_timeouts import connection_class, socket_class
 from woolly.serving.lifecycle.app import create_app
@@ -52,6 +53,8 @@ def run(
     end_left_children()
     n_connections = _fit_connections(settings.max_connections)
     certificate = certificate_of(settings)
+    # Here, because an error in the app's lifespan would end the process with uvicorn's traceback.
+    check_sessions_file(settings.sessions_path)
     app = create_app(settings)
     if app.state.authenticator.issuer is not None:
         app.state.authenticator.issuer.refresh()

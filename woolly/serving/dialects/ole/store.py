@@ -103,7 +103,7 @@ class SessionStore:
         except sqlite3.DatabaseError as error:
             # A locked or read-only file is not damaged.
             if path is None or isinstance(error, sqlite3.OperationalError):
-                raise RequestError(f"cannot open the sessions file {path}: {error}") from error
+                raise _unusable(path, str(error)) from error
             _set_aside(path, str(error))
             _create_private(path)
             self._open(path)
@@ -346,6 +346,12 @@ def _session(row: tuple[Any, ...]) -> Session:
     return Session(id, created, accessed, model, length, longest, json.loads(metadata), count)
 
 
+def check_sessions_file(path: Path | None) -> None:
+    """Raise RequestError if a sessions file cannot be opened; set a damaged file aside."""
+    if path is not None:
+        SessionStore(path, max_sessions=1, max_bytes=1).close()
+
+
 def _create_private(path: Path) -> None:
     """Create a missing file with private permissions, which SQLite also applies to its side files."""
     try:
@@ -353,7 +359,11 @@ def _create_private(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
     except OSError as error:
-        raise RequestError(f"cannot open the sessions file {path}: {error.strerror or error}") from error
+        raise _unusable(path, error.strerror or str(error)) from error
+
+
+def _unusable(path: Path | None, reason: str) -> RequestError:
+    return RequestError(f"cannot open the sessions file {path}: {reason}; choose another with --sessions-file")
 
 
 def _set_aside(path: Path, reason: str) -> None:
