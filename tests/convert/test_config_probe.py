@@ -10,7 +10,7 @@ from tests.convert.folders import listing
 pytestmark = pytest.mark.rare
 
 # Long divisors apply to all positions if the context needs them, but in transformers only beyond the original context.
-CONTEXTS = ("phi-long", "phimoe")
+CONTEXTS = ("phi-long", "phi-short", "phimoe", "minicpm3")
 # Transformers' class always has ALiBi with the usual slopes; the publisher's code reads these settings, as Woolly does.
 ALIBI = ("attn_config.alibi ", "attn_config.alibi_bias_max ")
 

@@ -53,6 +53,7 @@ def metadata_of(name, path, **changes):
         ("phimoe", {"router_jitter_noise": 0.02}),
         ("minimax-01", {"layer_types": ["full_attention", "linear_attention", "full_attention", "linear_attention"]}),
         ("minimax-m3", {"rotary_dim": 2}),
+        ("deepseek-v2-lite", {"norm_topk_prob": True}),
         ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}, "moe_num_experts": 4, "ffn_hidden_size": 32}}),
         ("afmoe", {"layer_types": ["full_attention", *["sliding_attention"] * 4]}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None}),
@@ -93,6 +94,13 @@ def test_a_setting_that_the_file_would_lose_is_rejected_by_name(name, changes, t
 def test_a_setting_that_has_a_key_is_written(name, changes, key, value, tmp_path):
     metadata = metadata_of(name, tmp_path, **changes)
     assert metadata[f"{metadata['general.architecture']}.{key}"] == value
+
+
+def test_groups_of_experts_without_effect_are_left_out(tmp_path):
+    greedy = {"n_group": 2, "topk_group": 1, "topk_method": "greedy"}
+    assert "deepseek2.expert_group_count" not in metadata_of("deepseek-v2-lite", tmp_path, **greedy)
+    limited = metadata_of("deepseek-v2-lite", tmp_path, **greedy | {"topk_method": "group_limited_greedy"})
+    assert limited["deepseek2.expert_group_count"] == 2
 
 
 def test_a_setting_that_is_off_or_harmless_is_accepted(tmp_path):

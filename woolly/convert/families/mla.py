@@ -55,6 +55,9 @@ def _experts(c: Hyperparameters, scoring: str) -> Keys:
 
 def _deepseek(c: Hyperparameters, keys: Keys) -> Keys:
     is_v2 = c.text("model_type") == "deepseek_v2"
+    if is_v2:
+        c.reject("norm_topk_prob")
+        c = c if c.get("topk_method", default="greedy") != "greedy" else c.replaced(n_group=1)
     return _latent(c, keys) | _experts(c, "softmax" if is_v2 else "sigmoid")
 
 
