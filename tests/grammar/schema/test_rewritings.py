@@ -180,6 +180,11 @@ def test_grammar_accepts_exactly_the_valid_values(name):
         ({"type": "string", "format": "hostname"}, ["a.example"], ["-a.example", "xn--X", "a" * 64]),
         ({"type": "string", "format": "json-pointer"}, ["", "/a~1b"], ["a", "/~2"]),
         ({"type": "string", "format": "uri-reference"}, ["//a/b?c#d", "x"], ["\\x", "a b"]),
+        (
+            {"type": "string", "format": "regex"},
+            [r"^a+(b|[^c\-]){2,}$", r"^\d{1,3}(?:\.x)?$", ""],
+            ["(", "a)", "[", "*a", "a**", r"\Z", "[z-a]", "a{3,2}", "\\"],
+        ),
         ({"type": "string", "not": {"format": "ipv4"}}, ["1.2.3", "x"], ["1.2.3.4"]),
     ],
 )

@@ -10,7 +10,7 @@ from woolly.grammar.schema.pattern import read_pattern
 
 # Formats of the specification that no grammar can enforce. An unknown format is an annotation by the specification,
 # such as OpenAPI's password and pydantic's path.
-UNSUPPORTED = frozenset({"regex", "idn-hostname"})
+UNSUPPORTED = frozenset({"idn-hostname"})
 _DIGITS = {
     "year": "[0-9]{4}",
     "leap": "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)",
@@ -103,6 +103,21 @@ def _template() -> str:
     return rf"(?:{literal}|\{{[+#./;?&=,!@|]?{variable}(?:,{variable})*\}})*"
 
 
+def _regex(depth: int) -> str:
+    """Return a pattern of valid regular expressions with groups up to a depth.
+
+    Character ranges and counts that need an order are limited to usual ones.
+    """
+    escape = r"\\[dDwWsStnrfv.^$*+?()\[\]{}|/\\]"
+    member = rf"(?:[^\\\]\[^&~|\-\x00-\x1f]|{escape}|\\-|a-z|A-Z|0-9|a-f|A-F)"
+    atom = rf"[^\\^$.*+?()\[\]{{}}|\x00-\x1f]|{escape}|\.|\[\^?{member}+\]"
+    if depth:
+        atom += rf"|\((?:\?:)?{_regex(depth - 1)}\)"
+    count = r"(?:[*+?]|\{(?:0|[1-9][0-9]{0,2}),?\}|\{[01],[1-9][0-9]{0,2}\})\??"
+    sequence = rf"(?:\^|\$|(?:{atom})(?:{count})?)*"
+    return rf"{sequence}(?:\|{sequence})*"
+
+
 # Labels with "--" at the third character are encoded in other ways, which a grammar cannot check.
 _HOSTNAME = rf"(?!(?:[a-zA-Z0-9.-]*\.)?[a-zA-Z0-9-]{{2}}--){_LABEL}(?:\.{_LABEL})*"
 _IDN_LABEL = rf"[a-zA-Z0-9{_UCS}](?:[a-zA-Z0-9{_UCS}-]*[a-zA-Z0-9{_UCS}])?"
@@ -126,6 +141,7 @@ _PATTERNS = {
     "iri-reference": _uri(_UCS, _PRIVATE)[1],
     "uri-template": _template(),
     "json-pointer": _POINTER,
+    "regex": _regex(3),
     "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
 }
 _LENGTHS = {"hostname": (1, 253)}
