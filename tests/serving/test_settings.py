@@ -244,7 +244,7 @@ def test_llama_server_flag_that_changes_answers_gives_a_one_line_error(folder, f
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-sm row", "free memory"), ("-ncmoe 3", "experts last"), ("-fa off", "block by block"),
+        ("-sm row", "free memory"), ("-fa off", "block by block"),
         ("-nocb", "share steps"), ("--no-cont-batching", "share steps"), ("--mlock", "not locked"),
         ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "free memory"), ("-nr", "packed"),
         ("--no-repack", "packed"), ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--threads-http 4", "event loop"),
@@ -270,7 +270,8 @@ def test_llama_server_flag_without_effect_on_answers_gives_a_notice(folder, flag
         ("--spec-type draft-simple -md x.gguf", "model_draft", "x.gguf"), ("-lv 5", "log_level", "debug"),
         ("--spec-type ngram-mod -md x.gguf", "model_draft", "x.gguf"), ("--log-disable", "log_level", "off"),
         ("--max-model-len 32k", "ctx_size", 32000), ("--max-num-seqs 8", "parallel", "8"),
-        ("--served-model-name a", "alias", ("a",)), ("--keepalive 5", "keep_alive", 5.0),
+        ("--served-model-name a", "alias", ("a",)), ("--keepalive 5", "keep_alive", 5.0), ("-cmoe", "n_cpu_moe", "all"),
+        ("-ncmoe 3", "n_cpu_moe", "3"), ("-ot .ffn_.*_exps.=CPU", "n_cpu_moe", "all"),
         ("--fim-qwen-7b-default", "port", 8012), ("--sampler-seq kpt", "samplers", "top_k;top_p;temperature"),
     ],
 )  # fmt: skip

@@ -74,8 +74,7 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
 
         `backend` is cuda, metal, vulkan, cpu, reference, or auto (the fastest available). `device` is cpu, cuda, metal
         or vulkan, one of several GPUs ("cuda:1"), or several GPUs that share the layers ("cuda:0,1"). `gpu_layers` is
-        the number of layers on GPUs, counted from the first layer: a number, "all", or "auto" (as many as fit; the
-        default).
+        the number of layers on GPUs, from the first: a number, "all", or "auto" (as many as fit; the default).
         `ctx` is the maximum number of prompt and answer tokens per request: by default the model's context, reduced to
         fit in a quarter of the free memory. A context longer than the training context is accepted with a warning.
         `kv_tokens` is the capacity of the KV cache in tokens, for running requests and cached prefixes: by default up
@@ -111,7 +110,8 @@ class LLM(RequestMixin, PoolingMixin, TranscriptionMixin, DiskCacheMixin, Unsupp
         given = with_load(given, self.preset)
         check_load_options(given)
         budget = parse_size("weight_memory", given.weight_memory)
-        runtime = Options(given.threads, budget, given.kv_type, device=given.device, gpu_layers=given.gpu_layers)
+        devices = given.device, given.gpu_layers, given.n_cpu_moe
+        runtime = Options(given.threads, budget, given.kv_type, None, None, *devices)
         max_running = parse_max_running("max_running", given.max_running)
         runtime = runtime.for_cache(given.kv_tokens, max_running or runtime.max_running)
         named, guesses = named_adapters(given.adapters), draft_source_of(given.speculation)

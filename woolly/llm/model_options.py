@@ -149,6 +149,14 @@ class EngineOptions:
         metavar="N",
         setting=Setting("-ngl --gpu-layers --n-gpu-layers", clients=True),
     )
+    n_cpu_moe: int | str | None = option(
+        None,
+        "Layers, from the first, whose experts stay on the CPU; all for every layer.",
+        flags="--n-cpu-moe -ncmoe",
+        shown="as many as do not fit",
+        metavar="N",
+        setting=Setting(clients=True),
+    )
     mmproj: str | None = option(
         None,
         "Projector file (mmproj) for image and audio input; none for text only.",
@@ -307,6 +315,7 @@ class LoadOptions(TypedDict, total=False):
     weight_memory: int | str | None
     kv_type: str | None
     gpu_layers: int | str | None
+    n_cpu_moe: int | str | None
     max_running: int | str | None
     chunk: int | None
     speculation: str | os.PathLike[str] | LLM | None

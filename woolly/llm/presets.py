@@ -26,6 +26,7 @@ LOADING_KEYS: Mapping[str, str] = {
     "backend": "backend",
     "device": "device",
     "gpu_layers": "gpu_layers",
+    "n_cpu_moe": "n_cpu_moe",
     "draft": "speculation",
     "draft_tokens": "draft_tokens",
     "lora": "adapters",

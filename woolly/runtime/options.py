@@ -47,6 +47,7 @@ class Options:
     # Layers on GPUs: a number, "all", or "auto" for the number that fits. None: "auto" if the backend is "auto", else
     # "all".
     gpu_layers: int | str | None = None
+    n_cpu_moe: int | str | None = None  # layers, from the first, whose experts stay on the CPU, or "all"
     # Expected cache size, reserved when layers are placed on GPUs.
     cache_tokens: int | None = None
     cache_slots: int = 0
@@ -71,6 +72,7 @@ class Options:
                 object.__setattr__(self, "kv_type", k)
         parse_devices(self.device)
         object.__setattr__(self, "gpu_layers", parse_layers(self.gpu_layers))
+        object.__setattr__(self, "n_cpu_moe", parse_cpu_moe(self.n_cpu_moe))
 
     @property
     def wants_gpu(self) -> bool:
@@ -155,6 +157,18 @@ def parse_layers(layers: int | str | None) -> int | str | None:
         raise RequestError(
             f"gpu_layers is {layers!r}; expected auto, all or an integer of at least 0", field="gpu_layers"
         )
+    return layers
+
+
+def parse_cpu_moe(layers: int | str | None) -> int | str | None:
+    """Parse `n_cpu_moe`: a number, or a string such as "23" or "all"."""
+    text = layers.strip().lower() if isinstance(layers, str) else ""
+    if layers is None or text == "all":
+        return text or None
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    if not _whole(layers, 0):
+        raise RequestError(f"n_cpu_moe is {layers!r}; expected all or an integer of at least 0", field="n_cpu_moe")
     return layers
 
 

@@ -74,6 +74,23 @@ def test_experts_are_the_first_to_stay_on_the_cpu(machine):
     assert (gpu.n_layers, gpu.n_without_experts, gpu.has_output, cpu.n_layers) == (0, 2, False, 1)
 
 
+def test_experts_of_the_first_layers_stay_on_the_cpu_if_asked(machine):
+    one = machine(MIXTURE)
+    one.sizes = [one.room_for(lambda atom: True)]
+    for asked, n_without in (("1", 1), (2, 2), ("all", 3), (99, 3)):
+        placement = one.place(n_cpu_moe=asked)
+        gpu, cpu = placement.shares
+        assert (gpu.n_layers, gpu.n_without_experts, gpu.has_output) == (3 - n_without, n_without, True)
+        assert cpu.n_layers == 0 and placement.bound.startswith("n_cpu_moe is ")
+    assert one.place(n_cpu_moe=0).is_whole and one.place().is_whole
+    one.sizes = [one.room_for(lambda atom: not atom.is_experts or atom.unit == 1)]
+    assert one.place(n_cpu_moe=1).shares[0].n_without_experts == 2
+    program = one.compile(n_cpu_moe="all")
+    assert isinstance(program, SplitProgram) and near(logits(program), one)
+    with pytest.raises(RequestError, match="n_cpu_moe is 'x'; expected all or an integer of at least 0"):
+        one.place(n_cpu_moe="x")
+
+
 def test_two_gpus_share_the_layers_by_memory_and_match_one(machine):
     one = machine(LLAMA)
     whole = one.room_for(lambda atom: True)

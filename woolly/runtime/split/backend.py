@@ -59,7 +59,8 @@ class SplitBackend:
         self._check(options)
         cards = self._open(options)
         try:
-            if len(cards) == 1 and self._wanted(options) in (None, _ALL) and _surely_fits(plan, options, cards[0]):
+            is_free = self._wanted(options) in (None, _ALL) and not options.n_cpu_moe
+            if len(cards) == 1 and is_free and _surely_fits(plan, options, cards[0]):
                 return self._gpu.compile_on(
                     cards[0].device, plan, tensors, _for_part(options, on_gpu=True, is_alone=True)
                 )
@@ -173,7 +174,7 @@ def _for_part(options: Options, on_gpu: bool, is_alone: bool) -> Options:
         level = next((one for one in level.split("+") if (one not in own) is on_gpu), None)
     # Placement has already counted the weights of a GPU.
     budget = None if on_gpu else options.weight_memory
-    return replace(options, device=None, gpu_layers=None, weight_memory=budget, level=level)
+    return replace(options, device=None, gpu_layers=None, n_cpu_moe=None, weight_memory=budget, level=level)
 
 
 def _surely_fits(plan: Plan, options: Options, card: Card) -> bool:

@@ -97,16 +97,17 @@ class _Placer:
         costs = {c.number: Costs(c.device, plan, self.atoms, tensors, options) for c in cards}
         self.costs = [costs[card.number] for card in cards]
         self.n_layers = sum(self.layers)
+        self.cpu_experts = self._cpu_experts()
 
     def place(self, n_wanted: int | None) -> Placement:
         """Return the placement of `n_wanted` layers, or of as many as fit for None."""
-        everything = set(self.atoms)
+        everything = set(self.atoms) - self.cpu_experts
         if n_wanted is not None and n_wanted < self.n_layers:
             home = self._dealt(self._first_layers(n_wanted))
             return self._placement(self._checked(home), f"gpu_layers is {n_wanted}")
         home = self._dealt(everything)
         if self._fits(home):
-            return self._placement(home, "")
+            return self._placement(home, f"n_cpu_moe is {self.options.n_cpu_moe}" * bool(self.cpu_experts))
         if n_wanted is not None:
             self._checked(home)
         return self._placement(self.most(), self._bound())
@@ -118,7 +119,7 @@ class _Placer:
         if len(plain) == len(self.atoms) or not self._fits(home):
             return self._filled(plain)
         for atom in self.atoms:
-            if atom.is_experts:
+            if atom.is_experts and atom not in self.cpu_experts:
                 near = next(home[other] for other in self.atoms if other.unit == atom.unit and other in home)
                 if self._fits(home | {atom: near}):
                     home |= {atom: near}
@@ -150,7 +151,13 @@ class _Placer:
                 f" {', '.join(map(str, possible))} layers: others share more than one value",
                 field="gpu_layers",
             )
-        return {atom for atom in self.atoms if atom.unit < units}
+        return {atom for atom in self.atoms if atom.unit < units} - self.cpu_experts
+
+    def _cpu_experts(self) -> set[Atom]:
+        """Return the experts that `n_cpu_moe` keeps on the CPU."""
+        n = self.options.n_cpu_moe
+        limit = self.n_layers if n == "all" else int(n or 0)
+        return {atom for atom in self.atoms if atom.is_experts and sum(self.layers[: atom.unit]) < limit}
 
     def _dealt(self, atoms: set[Atom]) -> Home:
         """Place units in order, in proportion to the free memory. If that does not fit, fill the cards in turn."""

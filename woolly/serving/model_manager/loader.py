@@ -13,6 +13,7 @@ from woolly.llm import LLM
 from woolly.llm.model_options import ModelOptions, rows_of
 from woolly.llm.presets import with_load
 from woolly.runtime import Options, parse_size
+from woolly.runtime.options import parse_cpu_moe
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager.memory_check import estimate
 from woolly.serving.model_manager.modalities import configured_mmproj
@@ -76,6 +77,7 @@ def estimate_model(path: Path, options: ModelOptions) -> MemoryEstimate:
         ChatTemplate(options.chat_template)
     weight_memory = parse_size("weight_memory", options.weight_memory)
     Options(options.threads, weight_memory, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
+    parse_cpu_moe(options.n_cpu_moe)
     return estimate(path, options)
 
 

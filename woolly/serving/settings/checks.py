@@ -76,7 +76,7 @@ def read_aliases(settings: Settings) -> dict[str, Any]:
 def check_settings(settings: Settings) -> None:
     """Raise RequestError for invalid values. Values that depend on the model are checked when it is loaded."""
     from woolly.runtime import check_kv_type, parse_layers, parse_max_running, parse_size
-    from woolly.runtime.options import join_kv_types
+    from woolly.runtime.options import join_kv_types, parse_cpu_moe
     from woolly.serving.observability.traces import check_telemetry
 
     parse_max_running("parallel", settings.parallel)
@@ -129,6 +129,7 @@ def check_settings(settings: Settings) -> None:
     ):
         parse_size(name, getattr(settings, name))
     parse_layers(settings.gpu_layers)
+    parse_cpu_moe(settings.n_cpu_moe)
     if settings.max_bodies_bytes < settings.max_body_bytes:
         raise RequestError(
             f"max_bodies is {settings.max_bodies}; expected at least max_body, which is {settings.max_body}"

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from woolly.cli.parse.flags.foreign_flag import alias, harmless, rejected, switch
+import re
+from collections.abc import Sequence
+
+from woolly.cli.parse.flags.foreign_flag import ForeignFlag, alias, harmless, rejected, switch, words
+from woolly.cli.parse.usage_errors import UsageError
 
 _LAYERS = "a GPU gets the layers that it has room for, experts last"
 _MAPPED = "model files are always mapped into memory"
 _PLACED = "Woolly does not place its threads, for which there are taskset, nice and numactl"
 _ON_GPUS = "-dev cuda:0,1 splits the layers over GPUs in proportion to their free memory"
 _CACHED = "computed prompts stay in the cache as long as it has room, --kv-tokens in all"
+
+
+def _experts(value: str) -> Sequence[str]:
+    """Return the option for experts on the CPU, which is what most patterns of --override-tensor say."""
+    pattern, _, target = value.rpartition("=")
+    if target.upper() == "CPU" and "exps" in pattern and "," not in value and not re.search(r"blk\\?\.", pattern):
+        return ("--n-cpu-moe", "all")
+    raise UsageError(
+        f"-ot is {value!r}, but layers are placed as a whole or without experts; use -ngl N, or --n-cpu-moe N for the"
+        " experts of the first layers"
+    )
+
 
 PLACEMENT = (
     # Layers on the GPU, for commands without this option: no effect on the output.
@@ -17,6 +33,8 @@ PLACEMENT = (
     harmless("-sm --split-mode", _ON_GPUS, done="none layer"),
     harmless("-ts --tensor-split", _ON_GPUS),
     harmless("-mg --main-gpu", "-dev cuda:1 selects a GPU", done="0"),
+    words("-cmoe --cpu-moe", "--n-cpu-moe", "all"),
+    ForeignFlag("-ot --override-tensor", "--n-cpu-moe", into=_experts),
     harmless("-ot --override-tensor", "layers are placed as a whole or without experts, see -ngl"),
     switch("-cmoe --cpu-moe", _LAYERS),
     harmless("-ncmoe --n-cpu-moe", _LAYERS, done="0"),
