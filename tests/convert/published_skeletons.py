@@ -81,4 +81,67 @@ def chameleon(file):
     return "ChameleonForConditionalGeneration", arrays, facts(file) | more
 
 
-ROWS = {"chameleon": chameleon, "nanbeige": nanbeige, "talkie": talkie, "spark2_5": spark, "maple": maple}
+def dream(file):
+    return "DreamModel", plain(file, LLAMA), facts(file) | {"mask_token_id": 300}
+
+
+def rnd1(file):
+    return "RND1", plain(file, LLAMA), facts(file) | {"head_dim": 16, "mask_token_id": 300, "norm_topk_prob": True}
+
+
+def llada(file):
+    """OLMo's names of settings and tensors; halves turn."""
+    table = {
+        "token_embd": "model.transformer.wte",
+        "output_norm": "model.transformer.ln_f",
+        "output.": "model.transformer.ff_out.",
+        "blk.": "model.transformer.blocks.",
+        "ffn_norm": "ff_norm",
+        "attn_output.": "attn_out.",
+        **{f"attn_{x}.": f"{x}_proj." for x in "qkv"},
+        "ffn_gate.": "ff_proj.",
+        "ffn_up.": "up_proj.",
+        "ffn_down.": "ff_out.",
+    }
+    config = {
+        "d_model": 64,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 4,
+        "mlp_hidden_size": 96,
+        "mlp_ratio": 4,
+        "max_sequence_length": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "mask_token_id": 300,
+        "activation_type": "silu",
+        "block_type": "llama",
+        "layer_norm_type": "rms",
+        "rope": True,
+        "alibi": False,
+        "attention_layer_norm": False,
+        "weight_tying": False,
+        "block_group_size": 1,
+        "embedding_size": 320,
+        "scale_logits": False,
+    }
+    return "LLaDAModelLM", plain(file, table, each=unpaired(file)), config
+
+
+def llada_moe(file):
+    config = facts(file) | {"mask_token_id": 300, "expert_intermediate_size": 24, "head_dim": 16}
+    del config["moe_intermediate_size"]
+    return "LLaDAMoEModelLM", plain(file, LLAMA), config
+
+
+ROWS = {
+    "dream": dream,
+    "rnd1": rnd1,
+    "llada": llada,
+    "llada-moe": llada_moe,
+    "chameleon": chameleon,
+    "nanbeige": nanbeige,
+    "talkie": talkie,
+    "spark2_5": spark,
+    "maple": maple,
+}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases.diffusion import DIFFUSION
 from tests.cases.encoder_decoders import READERS
 from tests.cases.encoders import ENCODERS
 from tests.cases.families import FAMILIES
@@ -23,7 +24,7 @@ from woolly.gguf import open_gguf
 from woolly.models import trace
 
 ROWS = DECODERS | OTHERS | INDEXED | SKELETONS
-TINIES = {**FAMILIES, **ENCODERS, **READERS}
+TINIES = {**FAMILIES, **ENCODERS, **READERS, **DIFFUSION}
 # Its class has the width and the factor of small experts as constants.
 GROVE = TINIES["grovemoe"]
 TINIES["grovemoe"] = replace(GROVE, head_dim=16, extra=GROVE.extra | {"expert_group_scale": 0.05})

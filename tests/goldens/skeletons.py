@@ -317,7 +317,29 @@ def glm5next(file, x):
     return Part(file).norm(streams.mean(1), "output_norm")
 
 
+def masked(file, x):
+    """Dream, RND1 and LLaDA: all rows see all rows."""
+    base, adjacent = float(file.get("rope.freq_base")), file.architecture == "llada"
+    for i in range(int(file.get("block_count"))):
+        b = Part(file, i)
+        h = b.norm(x, "attn_norm")
+        q, k, v = (b.heads(h, name) for name in "qkv")
+        if b.get("attn_q_norm.weight") is not None:
+            q, k = b.norm(q, "attn_q_norm"), b.norm(k, "attn_k_norm")
+        q, k = (rotated(y, base, adjacent=adjacent) for y in (q, k))
+        x = x + b.linear(attend(q, k, v, causal=False), "attn_output")
+        h = b.norm(x, "ffn_norm")
+        if b.get("ffn_gate_inp.weight") is None:
+            x = x + b.swiglu(h)
+            continue
+        shares = best(softmax(b.linear(h, "ffn_gate_inp")), int(file.get("expert_used_count")))
+        shares = shares / shares.sum(1, keepdims=True) if file.architecture == "rnd1" else shares
+        x = x + experts(b, h, shares * float(file.get("expert_weights_scale", 1.0)))
+    return Part(file).norm(x, "output_norm")
+
+
 LOOPS = {
+    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), masked),
     "chameleon": chameleon,
     "glm5next": glm5next,
     "hrm_text": hrm_text,

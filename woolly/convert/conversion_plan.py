@@ -87,6 +87,7 @@ def _make(
         targets[tensor] = Target(tensor, (Fragment(source),))
     metadata = {"general.architecture": name, "general.type": "model", "general.name": _name(checkpoint), **about}
     metadata |= {**{f"{name}.{key}": value for key, value in keys.items()}, **layout.values}
+    metadata |= family.shared(config)
     tokens = read_tokens(checkpoint, keys["vocab_size"])
     tokens = tokens if family.reads_text else replace(tokens, source=None)
     vocabulary, n_lines = verify_tokenizer(tokens, metadata)

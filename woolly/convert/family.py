@@ -28,6 +28,10 @@ def _no_tensors(config: Hyperparameters, keys: Mapping[str, Any]) -> dict[str, N
     return {}
 
 
+def _no_shared(config: Hyperparameters) -> Keys:
+    return {}
+
+
 def _no_changes(config: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
     return ()
 
@@ -41,6 +45,7 @@ class CheckpointFamily:
     keys: Callable[[Hyperparameters, Keys], Keys] = _no_keys  # additional or replaced keys; None removes a key
     names: Mapping[str, str] = field(default_factory=dict)  # names within a block
     top: Mapping[str, str] = field(default_factory=dict)  # names outside blocks
+    shared: Callable[[Hyperparameters], Keys] = _no_shared  # keys without architecture prefix
     values: Mapping[str, str] = field(default_factory=dict)  # keys of tensors outside blocks that are one number
     changes: Changes = _no_changes
     norm: str = "rms"

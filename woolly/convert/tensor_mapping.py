@@ -17,6 +17,7 @@ PREFIXES = (
     "model.language_model.model.",
     "language_model.model.",
     "model.language_model.",
+    "model.transformer.",
     "model.text_model.",
     "language_model.",
     "transformer.",

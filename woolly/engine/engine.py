@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from woolly.cache.disk_tier import DiskStats
     from woolly.cache.page_folder import PageFolder
     from woolly.cache.prefix import PrefixStats
+    from woolly.engine.diffusion import DiffusionRunner
     from woolly.engine.drafts.proposer import Proposer
     from woolly.engine.request import Request
     from woolly.engine.step.adaptive_batch_size import AdaptiveBatchSize
@@ -109,6 +110,18 @@ class Engine:
             from woolly.cache.disk_tier import DiskTier
 
             self.scheduler.tier = DiskTier(disk, state, pages, slots, compute_rate, visible_pages.pools)
+        self.diffusion: DiffusionRunner | None = None
+        if (model := program.plan.diffusion) is not None:
+            if draft is not None:
+                raise RequestError(
+                    "speculative decoding is not supported for diffusion language models; open the model without it",
+                    field="speculation",
+                )
+            from woolly.engine import diffusion  # few models need it
+
+            self.diffusion = diffusion.DiffusionRunner(
+                program, state, model, n_pages=config.n_pages, check_file=check_file
+            )
         self.pooling = PoolingRunner(program, ctx, chunk, check_file)
         self.runner = new_runner(program, state, self.scheduler, self.pooling, ctx, draft, check_file)
         self._input_processor = InputProcessor(
@@ -177,6 +190,9 @@ class Engine:
         if self.scheduler.tier is not None:
             self.scheduler.tier.work()
         self.pooling.turn()
+        if self.diffusion is not None:
+            for request, tokens in self.diffusion.turn():
+                self._output_processor.extend(request, tokens)
         self._run_encoder()
 
     def _run_encoder(self) -> None:
@@ -204,7 +220,7 @@ class Engine:
         adapters, plan = self._input_processor.adapters, self.program.running_plan
         is_known = adapters.knows(request.adapters, request.adapter_digests) and request.hooked in (None, plan)
         request.adapters = adapters.fitted(request.adapters)
-        self.scheduler.add(request)
+        (self.diffusion or self.scheduler).add(request)
         self._output_processor.add(request)
         if not is_known:
             self.fail(request, RequestError("the adapters were changed; send the request again", field="adapters"))
@@ -238,6 +254,8 @@ class Engine:
         self.program = program
         self.runner.swap(program)
         self.pooling.swap(program)
+        if self.diffusion is not None:
+            self.diffusion.swap(program)
         if self.draft is not None and isinstance(self.draft, drafts.MtpProposer):
             self.draft.swap(program)
         self._input_processor.swap(program, adapters)
@@ -253,12 +271,16 @@ class Engine:
     def abandon(self) -> None:
         """Stop the current run if all of its requests are cancelled. Any thread may call it."""
         self.runner.abandon()
+        if self.diffusion is not None:
+            self.diffusion.abandon()
         if self.encoder_scheduler is not None:
             self.encoder_scheduler.abandon()
 
     def abort(self) -> None:
         """Stop the current run and prevent later runs. Any thread may call it."""
         self.pooling.abort()
+        if self.diffusion is not None:
+            self.diffusion.abort()
         if self.encoder_scheduler is not None:
             self.encoder_scheduler.abort()
         self.runner.abort()
@@ -276,7 +298,8 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """True if there are no requests and no pooling jobs."""
-        return not self.scheduler.running and not self.scheduler.waiting and self.pooling.is_idle
+        is_idle = self.diffusion is None or self.diffusion.is_idle
+        return is_idle and not self.scheduler.running and not self.scheduler.waiting and self.pooling.is_idle
 
     def forget(self, tokens: Sequence[int], salt: bytes = b"", digests: Sequence[bytes] | None = None) -> int:
         """Remove the unused pages of a prompt from the prefix index and from disk; return their number.

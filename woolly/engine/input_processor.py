@@ -17,6 +17,7 @@ from woolly.engine.loading.step_names import find_step, has_all_rows
 from woolly.engine.request import Request
 from woolly.errors import RequestError
 from woolly.multimodal import Placeholder, Prompt
+from woolly.sampling.option import options_of
 from woolly.sampling.sampler import Sampler
 from woolly.tokens import StreamDetokenizer, Tokenizer
 from woolly.tokens.stop_strings import StopMatcher
@@ -72,6 +73,12 @@ class InputProcessor:
     def new_request(self, prompt: Sequence[int] | Prompt, params: SamplingParams, options: RequestOptions) -> Request:
         """Return a request that is not queued yet."""
         self.check_generative()
+        if self._running[0].plan.diffusion is None:
+            _check_autoregressive(params)
+        else:
+            from woolly.engine import diffusion  # few models need it
+
+            diffusion.check_diffusion_request(params, options)
         inputs: multimodal.MultimodalInput | None = None
         said: Sequence[int] | None = None  # prompt tokens for penalties, without rows of images
         if self._source is not None:
@@ -186,6 +193,10 @@ class InputProcessor:
                     limit=self._ctx - 2,
                 )
             return params.max_tokens
+        if (program := self._running[0]).plan.diffusion is not None:
+            from woolly.engine import diffusion
+
+            return diffusion.answer_length(params, min(room, program.max_rows - n_prompt))
         # Clients send a fixed limit regardless of the free context, so it is an upper bound.
         return room if params.max_tokens is None else min(room, params.max_tokens)
 
@@ -221,6 +232,15 @@ class InputProcessor:
                 )
             found[step] = (*found.get(step, ()), hook)  # two names may refer to one fused step
         return found
+
+
+def _check_autoregressive(params: SamplingParams) -> None:
+    """Raise RequestError for options of diffusion decoding."""
+    for name, option in options_of(type(params)).items():
+        if name.startswith("diffusion_") and getattr(params, name) != option.default:
+            raise RequestError(
+                f"{name} is set, but this model is not a diffusion language model; leave it out", field=name
+            )
 
 
 def check_decoder_only(plan: Plan) -> None:

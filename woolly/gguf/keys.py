@@ -125,12 +125,22 @@ class Keys:
             return tuple(value == 0 or i % value != 0 for i in range(n))
         return tuple(value == 0 or i % value < value - 1 for i in range(n))
 
-    def token(self, name: str, default: int) -> int:
-        """Return the id of a special token. This key has no architecture prefix."""
-        value = self._metadata.get(f"tokenizer.ggml.{name}", default)
+    def token(self, name: str, default: int | None = None) -> int:
+        """Return the id of a special token. This key has no architecture prefix and is required without a default."""
+        key = f"tokenizer.ggml.{name}"
+        value = self._metadata.get(key, default)
+        if value is None:
+            raise ModelError(f"metadata key {key} is missing; the {self.architecture} model needs it")
         if not _is_whole(value) or value < 0:
-            raise ModelError(f"metadata key tokenizer.ggml.{name} is {value!r}; expected a token id")
+            raise ModelError(f"metadata key {key} is {value!r}; expected a token id")
         return int(value)
+
+    def shared_flag(self, key: str, default: bool) -> bool:
+        """Return a boolean from a key without architecture prefix."""
+        value = self._metadata.get(key, default)
+        if not isinstance(value, bool):
+            raise ModelError(f"metadata key {key} is {value!r:.60}; expected true or false")
+        return value
 
     def numbers(self, name: str, n: int) -> tuple[float, ...]:
         """Return a number for each of n layers. The key is an array, or one number for all layers."""

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 # Missing features of known unsupported architectures.
 _NEEDS = {
     "attention over residuals of earlier layers, and experts with the activation SiTU": "kimi-k3",
-    "diffusion decoding, which fills in masked tokens in any order": ("dream llada llada-moe rnd1"),
+    "adapters that tokens of the text select": "graniteswitch",
+    "diffusion of a canvas over a cached prefix": "diffusion-gemma",
     "images or audio": "clip",
 }
 
@@ -83,6 +84,10 @@ def trace(
         plan = replace(plan, labels=labels, positions=keys.positions, transcribes=_transcribes(module))
         if hasattr(module, "injection"):
             plan = replace(plan, injection=module.injection(params))
+        if hasattr(module, "diffusion") and plan.result == "logits":
+            decoding = module.diffusion(keys)
+            plan = replace(plan, diffusion=decoding)
+            _check_mask(file, decoding.mask, plan.n_tokens)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{file.path}: cannot build the {name} model from the metadata: {error}") from error
     if result not in (None, plan.result):
@@ -168,8 +173,12 @@ def trace_head(file: GGUFFile, plan: Plan, other: GGUFFile, ctx: int | None = No
 def _mask(other: GGUFFile, n_tokens: int) -> int:
     """Return the mask token of a draft block."""
     mask = other.metadata.get("tokenizer.ggml.mask_token_id")
+    return _check_mask(other, mask, n_tokens)
+
+
+def _check_mask(file: ModelDescription, mask: Any, n_tokens: int) -> int:
     if not isinstance(mask, int) or not 0 <= mask < n_tokens:
-        raise ModelError(f"{other.path}: mask_token_id is {mask}, which is not a token of the vocabulary")
+        raise ModelError(f"{file.path}: mask_token_id is {mask}, which is not a token of the vocabulary")
     return mask
 
 

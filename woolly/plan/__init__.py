@@ -1,7 +1,7 @@
 """Plans: a model traced once into a linear list of steps."""
 
 from woolly.plan.ops import OPS, Cost, Load, Op
-from woolly.plan.plan import Injection, Plan, Pooling, Result, Step, Value, Weight
+from woolly.plan.plan import Injection, MaskedDiffusion, Plan, Pooling, Result, Step, Value, Weight
 from woolly.plan.recorder import Handle
 from woolly.plan.rope_scaling import Rope, rope_axes, rope_frequencies
 from woolly.plan.show import show
@@ -14,6 +14,7 @@ __all__ = [
     "Handle",
     "Injection",
     "Load",
+    "MaskedDiffusion",
     "Op",
     "Paged",
     "Plan",

@@ -25,6 +25,14 @@ Attribute = int | float | str | Rope
 
 
 @dataclass(frozen=True)
+class MaskedDiffusion:
+    """Decoding of a masked diffusion model: answers begin as masks, which are filled in by their logits."""
+
+    mask: int  # mask token
+    is_shifted: bool  # row i of the logits predicts the token at position i + 1, not i
+
+
+@dataclass(frozen=True)
 class Value:
     """One intermediate result: a matrix of f32 with one row per token of the batch."""
 
@@ -174,6 +182,7 @@ class Plan:
     n_masks: int = 0
     features: int | None = None  # value that a draft reads; None: the input of `output_rows`
     transcribes: bool = False  # speech-to-text model
+    diffusion: MaskedDiffusion | None = None  # None: an answer grows token by token
     injection: Injection = Injection()
     is_part: bool = False  # part of a larger plan; values have the same rows as in that plan
 

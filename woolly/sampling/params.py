@@ -174,6 +174,32 @@ class SamplingParams:
         None, "Values to add to the logits of token ids, or of the tokens of a string; False or -inf to ban.",
         factory=dict, hash=False, flags="--logit-bias -l", group="More", form="json",
     )
+    diffusion_steps: int | None = option(
+        None, "Denoising steps of an answer; by default one per token.", low=1, flags="--diffusion-steps",
+        shown="one per token", group="Diffusion", label="Steps",
+    )
+    diffusion_block_length: int | None = option(
+        None, "Tokens of a block; blocks are filled in from left to right. By default 32 or the complete answer.",
+        low=1, flags="--diffusion-block-length", shown="the model's", group="Diffusion", label="Block length",
+        unit="tokens",
+    )
+    diffusion_algorithm: int | None = option(
+        None, "Order in which tokens are filled in.", low=0, high=4, flags="--diffusion-algorithm",
+        shown="the model's", group="Diffusion", label="Order",
+        choices=("Origin", "Entropy", "Margin", "Random", "Confidence"),
+    )
+    diffusion_alg_temp: float = option(
+        0.0, "Temperature for drawing the order; 0 for the surest tokens first.", low=0.0,
+        flags="--diffusion-alg-temp", group="Diffusion", label="Order temperature",
+    )
+    diffusion_cfg_scale: float = option(
+        0.0, "Classifier-free guidance: the weight of the prompt; 0 is off.", low=0.0, flags="--diffusion-cfg-scale",
+        group="Diffusion", label="Guidance",
+    )
+    diffusion_eps: float | None = option(
+        None, "Last time of a continuous schedule; by default 0.001, or equal steps for models with blocks.",
+        low=0.0, high=1.0, flags="--diffusion-eps", shown="the model's", group="Diffusion", label="Last time",
+    )
     # fmt: on
     stop_token_ids: tuple[int, ...] = option((), "Token ids that end the answer and are not included in it.")
 
@@ -268,6 +294,12 @@ class SamplingOptions(TypedDict, total=False):
     n_keep: int
     samplers: Sequence[str]
     logit_bias: Mapping[int | str, float]
+    diffusion_steps: int | None
+    diffusion_block_length: int | None
+    diffusion_algorithm: int | None
+    diffusion_alg_temp: float
+    diffusion_cfg_scale: float
+    diffusion_eps: float | None
     stop_token_ids: Sequence[int]
     n: int
     logprobs: int | None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from woolly.convert.families import (
     classic,
     decoders,
+    diffusion,
     encoders,
     gemma,
     hybrids,
@@ -25,7 +26,7 @@ from woolly.convert.family import CheckpointFamily
 __all__ = ["FAMILIES", "find_family"]
 
 _PAGES = (
-    *(decoders, encoders, gemma, hybrids, mla, moe, classic, remote_code),
+    *(decoders, diffusion, encoders, gemma, hybrids, mla, moe, classic, remote_code),
     *(plamo, rwkv, skeletons, speech, sliding_window, variants),
 )
 FAMILIES: Mapping[str, CheckpointFamily] = {family.architecture: family for page in _PAGES for family in page.FAMILIES}

@@ -138,8 +138,12 @@ def load_model(
         plan = trace(file, result, pooling, ctx)
         if plan.has_source:
             backend = multimodal.source_backend(backend, options)
-        if plan.result != "logits":  # a text must fit one batch; memory is allocated when rows are first used
+        if (
+            not plan.is_causal or plan.result != "logits"
+        ):  # a text must fit one batch; memory is allocated when rows are first used
             options = replace(options, max_rows=max(options.rows(), min(context_limit(file, plan), MAX_TEXT)))
+        if stages is not None and plan.diffusion is not None:
+            raise RequestError("diffusion language models cannot be split over stages", field="stages")
         other = open_draft_file(file, draft_file, draft)
         plan = with_draft(file, plan, ctx, draft, other)
         if plan.draft is None and other is not None:  # rejected: the model must not use its tensors

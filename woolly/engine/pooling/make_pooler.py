@@ -50,7 +50,8 @@ def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooli
     plan = program.running_plan
     if (found := find_norm(program, _NORM)) is None:
         step = find_step(program, _NORM)
-        return Pooler(pooling, plan.values[plan.steps[step].output].width, last=step + 1, plan=plan)
+        width = plan.values[plan.steps[step].output].width
+        return Pooler(pooling, width, last=step + 1, plan=plan, is_whole=not plan.is_causal)
     # The backend fuses the norm into the next step: read the norm's input and normalize it here.
     step, norm = found
     weight = tensors[norm.weights[0].name].dequantize()
@@ -61,4 +62,5 @@ def _hidden_rows(program: Program, tensors: Mapping[str, Tensor], pooling: Pooli
         out: Float32 = rows * (1.0 / np.sqrt(mean_square + eps)).astype(np.float32)
         return out * weight
 
-    return Pooler(pooling, len(weight), last=step + 1, finish=normed, plan=plan)
+    is_whole = not plan.is_causal
+    return Pooler(pooling, len(weight), last=step + 1, finish=normed, plan=plan, is_whole=is_whole)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from woolly.engine.step.deferred_rows import DeferredRows
 from woolly.engine.step.request_timeouts import RequestTimeouts
-from woolly.engine.step.token_sampling import accept_drafts, sample_token, score_prompt
+from woolly.engine.step.token_sampling import accept_drafts, append_tokens, sample_token, score_prompt
 from woolly.errors import RequestError
 from woolly.runtime import OverwrittenRows
 
@@ -98,6 +98,17 @@ class OutputProcessor:
             is_progress = request.reports_progress and not request.output
             if (span.is_complete and not is_deferred) or is_progress or request.finish_reason is not None:
                 self._changed.append(request)
+
+    def extend(self, request: Request, tokens: Sequence[int]) -> None:
+        """Append the tokens of a finished block of a diffusion model."""
+        try:
+            end = append_tokens(request, tokens)
+        except Exception as error:
+            self.fail(request, error)
+        else:
+            if end is not None:
+                self._finish(request, end.reason, flush=end.flush)
+        self._changed.append(request)
 
     def _settle_one(self, span: Span, computed: Rows, begin: int, end: int) -> bool:
         """Settle the rows of a request; return True if they are deferred to a later step."""

@@ -49,11 +49,23 @@ def sample_token(request: Request, row: Row) -> Finish | None:
     token, logprob = request.sampler.next(row)
     if request.replay_tokens and request.is_replaying:
         _check_replayed(request, token)
-    request.context.append(token)
-    output = request.output
-    output.append(token)
     if logprob is not None:
         request.logprobs.append(logprob)
+    return _append(request, token)
+
+
+def append_tokens(request: Request, tokens: Sequence[int]) -> Finish | None:
+    """Append tokens in order, up to one that ends the request; return the finish reason, if any."""
+    for token in tokens:
+        if (end := _append(request, token)) is not None:
+            return end
+    return None
+
+
+def _append(request: Request, token: int) -> Finish | None:
+    output = request.output
+    request.context.append(token)
+    output.append(token)
     if token in request.stop_ids:
         request.stop_reason = token
         return Finish("stop")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         self_attention,
         shared_attention,
     )
+    from woolly.models.parts.diffusion import read_diffusion, read_out_masked
     from woolly.models.parts.embedding import typed
     from woolly.models.parts.encoder import post_norm_layers
     from woolly.models.parts.head import embeddings, logits, read_out, unembedded
@@ -53,9 +54,11 @@ __all__ = [
     "plain_feed_forward",
     "post_norm_layers",
     "projections",
+    "read_diffusion",
     "read_index",
     "read_latent",
     "read_out",
+    "read_out_masked",
     "read_streams",
     "self_attention",
     "shared_attention",
@@ -68,6 +71,7 @@ __getattr__ = lazy_getattr(
     __name__,
     {
         "attention": "apply_rope attend gated_attention projections self_attention shared_attention",
+        "diffusion": "read_diffusion read_out_masked",
         "embedding": "typed",
         "encoder": "post_norm_layers",
         "head": "logits read_out unembedded embeddings",

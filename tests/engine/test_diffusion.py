@@ -1,0 +1,145 @@
+"""Answers of masked diffusion models: block by block, equal whatever runs beside, with parameters rejected by name."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cases.diffusion import DIFFUSION, MASK
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import write_tiny
+from woolly import LLM, SamplingParams
+from woolly.errors import RequestError
+
+PROMPT = [5, 9, 14, 40]
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, diffusion_block_length=4)
+
+
+@pytest.fixture(scope="module", params=["llada", "dream"])
+def llm(request, tmp_path_factory):
+    path = write_tiny(DIFFUSION[request.param], tmp_path_factory.mktemp("diffusion") / "tiny.gguf")
+    with LLM(path, backend="cpu", ctx=256) as llm:
+        yield llm
+
+
+def filled_in(llm, prompt, length, block, guidance=0.0):
+    """One token per step, the likeliest of the surest position."""
+    ids, shift = [*prompt, *[MASK] * length], llm.plan.diffusion.is_shifted
+    for first in range(len(prompt), len(ids), block):
+        at = range(first, min(first + block, len(ids)))
+        for _ in at:
+            rows = llm.logits(ids).astype(np.float64)
+            if guidance:
+                free = llm.logits([*[MASK] * len(prompt), *ids[len(prompt) :]]).astype(np.float64)
+                rows = free + (guidance + 1) * (rows - free)
+            rows[:, MASK] = -np.inf
+            shares = np.exp(rows - rows.max(1, keepdims=True))
+            shares /= shares.sum(1, keepdims=True)
+            sure = shares.max(1) if not shift else (shares * np.log(shares + 1e-10)).sum(1)
+            best = max((i for i in at if ids[i] == MASK), key=lambda i: (sure[i - shift], -i))
+            ids[best] = int(rows[best - shift].argmax())
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("guidance", [0.0, 1.5])
+def test_answer_is_that_of_the_published_procedure(llm, guidance):
+    params = replace(GREEDY, diffusion_cfg_scale=guidance)
+    found = llm.generate(PROMPT, params)
+    assert list(found.token_ids) == filled_in(llm, PROMPT, 12, 4, guidance)
+    assert found.finish_reason == "length"
+
+
+def test_blocks_arrive_one_by_one(llm):
+    whole = llm.generate(PROMPT, GREEDY)
+    chunks = list(llm.generate(PROMPT, GREEDY, stream=True))
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert len([chunk for chunk in chunks if chunk.text]) <= 3
+
+
+def answers(found):
+    return [one.token_ids for one in found.choices]
+
+
+def test_answers_do_not_depend_on_each_other(llm):
+    drawn = SamplingParams(seed=4, max_tokens=9, ignore_eos=True, diffusion_block_length=3, diffusion_steps=5, n=2)
+    prompts = [PROMPT, [7, 8], [1] * 30]
+    alone = [answers(llm.generate(prompt, drawn)) for prompt in prompts]
+    together = [answers(found) for found in llm.generate(prompts, drawn)]
+    assert together == alone and alone[0][0] != alone[0][1]
+    assert MASK not in np.concatenate([answer for both in alone for answer in both])
+
+
+def test_answer_ends_at_the_first_stop_token_in_position_order(llm):
+    ids = list(llm.generate(PROMPT, GREEDY).token_ids)
+    end = ids[5]
+    found = llm.generate(PROMPT, replace(GREEDY, stop_token_ids=(end,)))
+    assert list(found.token_ids)[: ids.index(end)] == ids[: ids.index(end)] and found.finish_reason == "stop"
+    assert len(found.token_ids) <= ids.index(end) + 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_p": 0.2},
+        {"logprobs": 1},
+        {"prompt_logprobs": 1},
+        {"repeat_penalty": 1.2},
+        {"presence_penalty": 0.5},
+        {"mirostat": 2},
+        {"dry_multiplier": 1.0},
+        {"typical_p": 0.5},
+        {"xtc_probability": 0.5},
+        {"min_tokens": 3},
+        {"regex": "a+"},
+        {"grammar": 'root ::= "a"'},
+        {"json_object": True},
+        {"choice": ("a", "b")},
+        {"context_shift": True},
+        {"logit_bias": {3: 1.0}},
+        {"reasoning_budget": 9},
+        {"samplers": ("top_k",)},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_parameter_without_meaning_is_rejected_by_name(llm, wrong):
+    (name,) = wrong
+    with pytest.raises(RequestError, match=f"{name} is set, but diffusion language models") as caught:
+        llm.generate(PROMPT, SamplingParams(max_tokens=4, **wrong))
+    assert caught.value.field == name
+
+
+def test_disabled_samplers_are_accepted(llm):
+    assert len(llm.generate(PROMPT, replace(GREEDY, min_p=0.0, top_k=0, top_p=1.0)).token_ids) == 12
+
+
+def test_too_long_prompt_is_rejected_and_length_is_bounded_by_the_context(llm):
+    with pytest.raises(RequestError, match="the context holds 256"):
+        llm.generate([1] * 256, GREEDY)
+    assert len(llm.generate([1] * 250, replace(GREEDY, max_tokens=99)).token_ids) == 6
+
+
+def test_autoregressive_model_rejects_options_of_diffusion(tmp_path):
+    with (
+        LLM(write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), backend="reference") as llm,
+        pytest.raises(RequestError, match="diffusion_steps is set, but this model is not a diffusion"),
+    ):
+        llm.generate(PROMPT, SamplingParams(max_tokens=4, diffusion_steps=4))
+
+
+def test_speculation_is_rejected(tmp_path):
+    path = write_tiny(DIFFUSION["llada"], tmp_path / "tiny.gguf")
+    with pytest.raises(RequestError, match="speculative decoding is not supported for diffusion"):
+        LLM(path, backend="cpu", speculation="prompt_lookup")
+
+
+def test_cancelled_stream_ends_the_request(llm):
+    chunks = iter(llm.generate(PROMPT, replace(GREEDY, max_tokens=200), stream=True))
+    next(chunks)
+    chunks.close()
+    assert len(llm.generate(PROMPT, GREEDY).token_ids) == 12
+
+
+def test_seed_of_an_answer_gives_it_again(llm):
+    first = llm.generate(PROMPT, SamplingParams(max_tokens=8, ignore_eos=True))
+    again = llm.generate(PROMPT, SamplingParams(max_tokens=8, ignore_eos=True, seed=first.seed))
+    assert again.token_ids == first.token_ids
