@@ -11,15 +11,15 @@ from woolly.store.catalogue import families
 
 _HEAD = """# Models by name
 
-Generated from the catalogue by `scripts/generate`. `woolly list --catalogue` prints the same list with what fits this
-machine.
+Generated from the catalogue by `scripts/generate`. `woolly list --catalogue` prints the models that run well on
+this machine, the recommended one first, with their expected speed; `--all` adds the others.
 
 `woolly pull`, `run`, `chat` and `show` accept these names. `run` and `chat` download a missing model first, unless
 Woolly does not support its architecture. Other commands accept a name after the file was downloaded.
 
 | name | meaning |
 |---|---|
-| `qwen3` or `qwen3:latest` | the first size of the family, or another size that is downloaded |
+| `qwen3` or `qwen3:latest` | a downloaded size, else the largest that runs well here (10 tokens/s) |
 | `qwen3:4b` | that size, in the listed type |
 | `qwen3:4b-q8_0` | that size in another type, if the repository has it |
 | `Qwen3-4B`, `qwen3:4b-instruct` | `qwen3:4b`: names compare without case and separators |

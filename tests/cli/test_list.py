@@ -116,7 +116,8 @@ def test_link_is_removed_and_its_target_stays(folder, model):
 def test_list_has_the_catalogue_and_the_architectures(folder):
     assert woolly("list", "--architectures").split() == list(architectures())
     assert json.loads(woolly("list", "--architectures", "--json")) == list(architectures())
-    assert any(line.startswith("qwen3:4b ") and " yes " in line for line in woolly("list", "--catalogue").splitlines())
+    shown = woolly("list", "--catalogue", "--all").splitlines()
+    assert any(line.startswith("qwen3:4b ") and " yes " in line for line in shown)
     rows = {row["name"]: row for row in json.loads(woolly("list", "--catalogue", "--json"))}
     assert rows["qwen3:4b"]["hub"] == "hf:Qwen/Qwen3-4B-GGUF:Q4_K_M"
     for row in rows.values():
@@ -134,6 +135,33 @@ def test_catalogue_marks_models_too_large_for_this_machine(folder, monkeypatch):
     assert rows["llama3.3:70b"] == rows["llama4:scout"] == rows["qwen3.8:flash-next"] == "too large"
 
 
+def test_catalogue_shows_what_runs_well_first(folder, monkeypatch):
+    from woolly.cli.commands import list_catalogue
+    from woolly.cli.first_run import recommendation
+    from woolly.machine.capacity import Capacity
+
+    for module in (list_catalogue, recommendation):
+        monkeypatch.setattr(module, "machine_capacity", lambda: Capacity(12 * 10**9, 16 * 10**9, 10**12))
+    monkeypatch.setattr(recommendation, "_bandwidth", lambda n_bytes: 45e9)
+    rows = json.loads(woolly("list", "--catalogue", "--json"))
+    assert rows[0]["name"] == "qwen3.5:4b" and 10 < rows[0]["tokens_per_second"] < 13
+    assert [row["runs_well"] for row in rows] == sorted((row["runs_well"] for row in rows), reverse=True)
+    shown, whole = (woolly("list", "--catalogue", *more).splitlines() for more in ((), ("--all",)))
+    assert shown[0].split()[:4] == ["name", "size", "parameters", "tokens/s"] and shown[1].startswith("qwen3.5:4b ")
+    assert len(shown) - 1 == sum(row["runs_well"] for row in rows) < len(whole) - 1 == len(rows)
+    assert not any(line.startswith("qwen3.8:27b ") for line in shown)
+    # The bare name of a family means the largest size that runs well; without one, the smallest that fits.
+    for family, size in (("qwen3.5", "4b"), ("qwen3", "4b-2507"), ("llama3.2", "3b"), ("qwen3.8", None)):
+        assert recommendation.choose_size(family) == (family if size is None else f"{family}:{size}")
+    for name in ("qwen3:8b", "smollm2", "whisper", "nomic-embed-text", "org/repo"):
+        assert recommendation.choose_size(name) == name
+
+
+def test_all_needs_the_catalogue(folder):
+    with pytest.raises(UsageError, match="--all needs --catalogue"):
+        woolly("list", "--all")
+
+
 def test_catalogue_marks_unsupported_architectures(folder, monkeypatch):
     monkeypatch.setattr("woolly.models.architectures", lambda: ("qwen35",))
     rows = {row["name"]: row["runs_here"] for row in json.loads(woolly("list", "--catalogue", "--json"))}
@@ -141,7 +169,7 @@ def test_catalogue_marks_unsupported_architectures(folder, monkeypatch):
 
 
 def test_narrow_terminal_shows_full_catalogue_names(tmp_path):
-    with Terminal("list", "--catalogue", home=tmp_path) as terminal:
+    with Terminal("list", "--catalogue", "--all", home=tmp_path) as terminal:
         screen = terminal.rest()
         assert terminal.ended() == 0
     assert "gte-reranker-modernbert:150m" in screen and "…" not in screen and "hf:" not in screen

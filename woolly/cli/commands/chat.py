@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.cli.chat.repl import run_repl
 from woolly.cli.commands.pull import pulled
+from woolly.cli.first_run.model_offer import hint
 from woolly.cli.first_run.state_file import default_model
 from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
@@ -127,6 +128,8 @@ def chat(
     name = one_model("chat", model, hub_model(named, hf_repo), default_model())
     if hf_repo is not None:
         pulled(name)
+    elif name == DEFAULT_MODEL and model is None and named is None:
+        hint()
     run_repl(
         name,
         params_of,

@@ -26,14 +26,15 @@ from woolly.store import StoredModel, list_models, models_folder, quant_of
     Option("--paths", "Show paths.", bool, default=False),
     Option(
         "--catalogue",
-        "List the names for `woolly pull` instead, and which models run here.",
+        "List the names for `woolly pull` instead: the models that run well here, with their expected speed.",
         bool,
         default=False,
     ),
+    Option("--all", "With --catalogue, also list the models that do not run well here.", bool, default=False),
     Option("--architectures", "List the supported architectures instead.", bool, default=False),
     AS_JSON,
 )
-def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: bool, as_json: bool) -> None:
+def list_models_here(own: bool, paths: bool, catalogue: bool, all: bool, architectures: bool, as_json: bool) -> None:
     """List the models on this machine: Woolly's, and those of Ollama, LM Studio and Hugging Face's cache.
 
     Other commands accept all of these names. The server lists Woolly's models with the same names, and accepts the
@@ -46,8 +47,10 @@ def list_models_here(own: bool, paths: bool, catalogue: bool, architectures: boo
         _print_architectures(as_json)
         return
     if catalogue:
-        print_catalogue(as_json)
+        print_catalogue(as_json, all)
         return
+    if all:
+        raise UsageError("--all needs --catalogue; `woolly list` already lists all models on this machine")
     import_numpy(None)
     models = [(model, _header(model)) for model in list_models() if not own or model.owner == "woolly"]
     if as_json:

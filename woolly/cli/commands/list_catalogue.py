@@ -9,27 +9,46 @@ from typing import Any
 import click
 
 from woolly.cli.first_run.capacity import machine_capacity
+from woolly.cli.first_run.recommendation import ENOUGH, expected_rate, recommend
 from woolly.cli.terminal.progress import print_status
 from woolly.cli.terminal.screen import print_table, stdout_console
 from woolly.machine.capacity import Capacity
-from woolly.store import DEFAULT_MODEL, Tag, find_stored, read_catalogue
+from woolly.store import Tag, find_stored, read_catalogue
 
-_COLUMNS = ("name", "size", "parameters", "runs here", "kind", "licence", "quantization", "architecture", "hub")
+_COLUMNS = (
+    "name",
+    "size",
+    "parameters",
+    "tokens/s",
+    "runs here",
+    "kind",
+    "licence",
+    "quantization",
+    "architecture",
+    "hub",
+)
 # Minimum terminal width of optional columns; the other columns are always shown.
 _FROM = {"kind": 90, "licence": 112, "quantization": 190, "architecture": 190, "hub": 190}
 
 
-def print_catalogue(as_json: bool) -> None:
-    """Print one line per size of a family, or all details as JSON."""
+def print_catalogue(as_json: bool, all_rows: bool) -> None:
+    """Print the models that run well here, the recommended one first, or with `all_rows` every size of each family.
+
+    JSON has all sizes and all details.
+    """
     from rich.table import Table
 
     from woolly.models import architectures
 
     catalogue, runs, capacity = read_catalogue(), architectures(), machine_capacity()
-    rows = list(_rows(runs, capacity))
+    better = recommend()
+    recommended = None if better is None else better.name
+    rows = sorted(_rows(runs, capacity), key=lambda row: _rank(row, recommended))
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    n_all = len(rows)
+    rows = rows if all_rows else [row for row in rows if row["runs_well"]]
     console = stdout_console()
     # Terminals of normal width show the essential columns. Wide terminals, pipes and --json show all.
     columns = [column for column in _COLUMNS if console.width >= _FROM.get(column, 0)]
@@ -37,16 +56,23 @@ def print_catalogue(as_json: bool) -> None:
     shown = [[_shown(row, column) for column in columns] for row in rows]
     for i, column in enumerate(columns):
         widest = max(len(cells[i]) for cells in shown)
-        right = column in ("size", "parameters")
+        right = column in ("size", "parameters", "tokens/s")
         table.add_column(column, justify="right" if right else "left", no_wrap=True, min_width=widest)
     for cells in shown:
         table.add_row(*cells)
     print_table(console, table)
+    rest = f"; {n_all - len(rows)} others are shown with --all" if n_all > len(rows) else ""
+    first = "" if better is None else f"{better.name} is recommended for this machine; "
     print_status(
-        f"catalogue of {catalogue.updated}; ~ is an estimate; parameters are all/active; the bare name of a family is"
-        f" its first size, and {DEFAULT_MODEL} alone the default model",
+        f"{first}catalogue of {catalogue.updated}; ~ is an estimate; parameters are all/active; tokens/s are expected"
+        f" for one answer here; the bare name of a family is its largest size that runs well here{rest}",
         dim=True,
     )
+
+
+def _rank(row: dict[str, Any], recommended: str | None) -> tuple[bool, bool, bool]:
+    """Rank the recommended model first, then models that run well, then models that fit."""
+    return row["name"] != recommended, not row["runs_well"], row["runs_here"] != "yes"
 
 
 def _shown(row: dict[str, Any], column: str) -> str:
@@ -54,6 +80,8 @@ def _shown(row: dict[str, Any], column: str) -> str:
     if column == "parameters":
         active = "" if row["active"] == row["parameters"] else f"/{billions(row['active'])}"
         return billions(row["parameters"]) + active
+    if column == "tokens/s":
+        return "" if row["tokens_per_second"] is None else f"{row['tokens_per_second']:.0f}"
     return str(row["shown_size" if column == "size" else column.replace(" ", "_")])
 
 
@@ -68,10 +96,15 @@ def _rows(architectures: tuple[str, ...], capacity: Capacity) -> Iterator[dict[s
     for name, family in read_catalogue().families.items():
         for tag, entry in family.tags.items():
             is_here = entry.n_bytes > capacity.disk and find_stored(f"{name}:{tag}") is not None
+            fit = fits_here(entry, architectures, capacity, is_here=is_here)
+            # Embeddings and transcripts are not generated token by token.
+            rate = expected_rate(entry) if family.purpose in ("chat", "base") else None
             yield {
                 "name": f"{name}:{tag}",
                 "kind": family.purpose,
-                "runs_here": fits_here(entry, architectures, capacity, is_here=is_here),
+                "runs_here": fit,
+                "tokens_per_second": rate if fit in ("yes", "tight") else None,
+                "runs_well": fit == "yes" and (rate is None or rate >= ENOUGH),
                 "size": entry.n_bytes,
                 "shown_size": entry.gigabytes,
                 "estimated": entry.is_estimated,

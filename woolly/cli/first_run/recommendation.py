@@ -1,16 +1,22 @@
-"""Best small model that runs fast enough for a conversation on this machine."""
+"""Expected speed of the catalogue's models on this machine, and the models that are fast enough for a conversation."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from woolly.cli.first_run.capacity import machine_capacity
 from woolly.cli.first_run.state_file import is_here
 from woolly.machine.background_load import OtherLoad
-from woolly.store import Tag, find_in_catalogue, read_catalogue
+from woolly.machine.capacity import Capacity
+from woolly.store import Tag, all_families, find_in_catalogue, read_catalogue
+from woolly.store.names import sizes_of_family
 
-_ENOUGH = 10.0  # tokens per second; about twice the reading speed
+if TYPE_CHECKING:
+    from woolly.runtime import Gpu
+
+ENOUGH = 10.0  # tokens per second; about twice the reading speed
 _REACHED = 0.7  # share of the memory bandwidth reached by one sequence in benchmarks
 _MEGABYTES = 128
 _MIN_SHARE = 0.4  # minimum share of CPU time; with less, the measurement would be unreliable
@@ -29,13 +35,45 @@ class Recommendation:
     @property
     def is_fast(self) -> bool:
         """True if it generates faster than people read."""
-        return self.rate >= _ENOUGH
+        return self.rate >= ENOUGH
 
     @property
     def minutes(self) -> str:
         """Download time: `4 min at 100 Mbit/s`."""
         seconds = self.tag.n_bytes / _LINE
         return f"{f'{seconds / 60:.0f} min' if seconds >= 90 else f'{seconds:.0f} s'} at 100 Mbit/s"
+
+
+def expected_rate(tag: Tag) -> float:
+    """Return the expected tokens per second of one answer, from the memory bandwidth and the weights per token."""
+    return _REACHED * _bandwidth(tag.n_bytes) / (tag.n_bytes * tag.n_active / tag.n_parameters)
+
+
+def runs_well(tag: Tag, capacity: Capacity) -> bool:
+    """True if a model fits and generates faster than people read."""
+    from woolly.models import architectures
+
+    fits = tag.architecture in architectures() and capacity.fit(tag.n_bytes) == "yes"
+    return fits and expected_rate(tag) >= ENOUGH
+
+
+def choose_size(name: str) -> str:
+    """Return the largest size that runs well here for the bare name of a family of chat models.
+
+    If no size does, this is the smallest size that fits. Other names, and families with a downloaded size, are returned
+    unchanged.
+    """
+    sizes = sizes_of_family(name)
+    if not sizes or is_here(name) or all_families()[sizes[0].name.partition(":")[0]].purpose not in ("chat", "base"):
+        return name
+    capacity = machine_capacity()
+    tags = [(entry.name, entry.size) for entry in sizes if entry.size is not None]
+    good = [(tag.n_parameters, one) for one, tag in tags if runs_well(tag, capacity)]
+    if good:
+        most = max(n for n, _ in good)
+        return next(one for n, one in good if n == most)
+    fitting = [(tag.n_bytes, one) for one, tag in tags if capacity.fit(tag.n_bytes) == "yes"]
+    return min(fitting)[1] if fitting else name
 
 
 def recommend() -> Recommendation | None:
@@ -49,8 +87,7 @@ def recommend() -> Recommendation | None:
         tag = None if named is None else named.size
         if tag is None or tag.architecture not in runs or capacity.fit(tag.n_bytes) != "yes":
             continue
-        rate = _REACHED * _bandwidth(tag.n_bytes) / (tag.n_bytes * tag.n_active / tag.n_parameters)
-        found = Recommendation(name, tag, rate, is_here(name))
+        found = Recommendation(name, tag, expected_rate(tag), is_here(name))
         if found.is_fast:
             break
     return found
@@ -58,12 +95,17 @@ def recommend() -> Recommendation | None:
 
 def _bandwidth(n_bytes: int) -> float:
     """Return the bandwidth, in bytes per second, of the memory that would contain the model."""
-    from woolly.cli.commands.show_gpu import detect_gpu
-
-    card, _ = detect_gpu()
+    card = _card()
     if card is not None and card.bandwidth is not None and card.usable > 1.2 * n_bytes:
         return card.bandwidth
     return _measured()
+
+
+@functools.cache
+def _card() -> Gpu | None:
+    from woolly.cli.commands.show_gpu import detect_gpu
+
+    return detect_gpu()[0]
 
 
 @functools.cache
