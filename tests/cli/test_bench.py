@@ -5,12 +5,14 @@ import io
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cases import fork_server
 from tests.cases.tiny import TINY, write_tiny
 from woolly._native import kernel_levels, measure_bandwidth
+from woolly.cli.commands.bench_formats import Record
 from woolly.cli.parse.number_list import numbers
 from woolly.errors import RequestError
 from woolly.machine.memory import reset_peak
@@ -204,3 +206,9 @@ def test_bandwidth_can_be_measured_with_any_number_of_threads():
 def test_bandwidth_of_zero_bytes_is_rejected(threads, megabytes):
     with pytest.raises(ValueError, match=r"must be"):
         measure_bandwidth(threads, megabytes)
+
+
+@pytest.mark.parametrize(("kind", "rate", "share"), [("decode", 8, 0.8), ("decode", 14.5, None), ("prompt", 8, None)])
+def test_share_above_the_bandwidth_is_not_shown(kind, rate, share):
+    measured = SimpleNamespace(work=SimpleNamespace(kind=kind), gb_per_second=rate)
+    assert Record.share.fget(SimpleNamespace(measured=measured, bandwidth_gbs=10)) == share

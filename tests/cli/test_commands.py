@@ -162,7 +162,7 @@ def test_ps_queries_a_server(home, monkeypatch):
     for given, says in (
         ((home / "key",), "which has no key"),
         ((home / "none",), "cannot be read: No such file"),
-        ((home / "key", "--api-key", "x"), "are given together"),
+        ((home / "key", "--api-key", "x"), "are both given; use one of them"),
     ):
         with pytest.raises(UsageError, match=says):
             woolly("stop", "--api-key-file", *given)

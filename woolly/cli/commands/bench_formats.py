@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Width of the complete table in columns.
 _WIDE = 80
 
+_MAX_SHARE = 1.05  # of the read bandwidth; both are measured, and vary by a few percent
+
 FORMATS = ("md", "table", "json", "jsonl", "csv")
 
 
@@ -59,10 +61,14 @@ class Record:
 
     @property
     def share(self) -> float | None:
-        """Share of the read bandwidth; None for a prompt, which is not bound by it."""
+        """Share of the read bandwidth; None for a prompt, which is not bound by it.
+
+        None also for more than all of it: the machine was busy while the bandwidth was measured.
+        """
         if self.measured.work.kind == "prompt" or not self.bandwidth_gbs:
             return None
-        return self.measured.gb_per_second / self.bandwidth_gbs
+        share = self.measured.gb_per_second / self.bandwidth_gbs
+        return share if share <= _MAX_SHARE else None
 
     @property
     def first_token_s(self) -> float | None:
