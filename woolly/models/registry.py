@@ -2,7 +2,7 @@
 
 Every module of this folder with `read` and `build` is the architecture of the same name. `ARCHITECTURES` lists the
 names if a module has several, or if the name is not a Python identifier. `injection` returns how the model treats image
-rows.
+rows. An installed package adds architectures with entry points of the group `woolly.models`: NAME = "package.module".
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -36,13 +38,15 @@ _NEEDS = {
 # Draft heads stored in separate files, with their modules; avoids importing all modules.
 _HEADS = {"dflash": "dflash", "eagle3": "eagle3", "gemma4-assistant": "gemma4_assistant"}
 
+GROUP = "woolly.models"
+
 # Indexed by the file's `pooling_type`.
 _POOLINGS: tuple[Pooling, ...] = ("none", "mean", "cls", "last", "rank")
 
 
 def architectures() -> tuple[str, ...]:
     """Return the supported values of `general.architecture`."""
-    return tuple(sorted(name for module in _modules() for name in _names(module)))
+    return tuple(sorted({*(name for module in _modules() for name in _names(module)), *_installed()}))
 
 
 def trace(
@@ -306,10 +310,30 @@ def _module(name: str) -> Any:
     key = (name, *models.__path__)
     if key not in _KNOWN:
         found = next((module for module in _modules(name) if name in _names(module)), None)
+        if found is None and name in _installed():
+            found = _load(name)
         if found is None:
             return None
         _KNOWN[key] = found
     return _KNOWN[key]
+
+
+@lru_cache(1)
+def _installed() -> dict[str, EntryPoint]:
+    """Return the architectures of installed packages by name."""
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _load(name: str) -> ModuleType:
+    """Return the module of an installed package."""
+    where = _installed()[name].value
+    try:
+        module = _installed()[name].load()
+    except Exception as error:  # any error of a foreign module
+        raise ModelError(f"the entry point {name} = {where} of {GROUP} cannot be imported: {error}") from error
+    if not (isinstance(module, ModuleType) and hasattr(module, "read") and hasattr(module, "build")):
+        raise ModelError(f"the entry point {name} = {where} of {GROUP} must name a module with read and build")
+    return module
 
 
 _KNOWN: dict[tuple[str, ...], ModuleType] = {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
 from woolly.sampling.option import Option, options_of
+from woolly.sampling.registry import installed_samplers
 from woolly.sampling.schema import read_schema
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ def _check_lists(params: SamplingParams) -> None:
     _tuple(params, "samplers", "names")
     known = options_of(type(params))["samplers"].default
     for sampler in params.samplers:
-        if sampler not in known:
-            raise _refusal("samplers", f"has unknown sampler {sampler!r}; expected {', '.join(known)}")
+        if sampler not in known and sampler not in installed_samplers():
+            names = ", ".join((*known, *installed_samplers()))
+            raise _refusal("samplers", f"has unknown sampler {sampler!r}; expected {names}")
         if params.samplers.count(sampler) > 1:
             raise _refusal("samplers", f"has {sampler!r} twice; remove one of them")
     _tuple(params, "stop_token_ids", "token ids")

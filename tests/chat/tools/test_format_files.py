@@ -1,9 +1,11 @@
 """Formats of calls come from a file of rows, or from an installed package."""
 
 import json
+import sys
 
 import pytest
 
+from tests.cases.fake_distribution import install
 from tests.cases.tiny import byte_vocabulary
 from woolly.chat import ChatRequest, Message, Tool, ToolChoice, format_chat, gather
 from woolly.chat.template_format import find_template_format, use_tool_format
@@ -61,6 +63,17 @@ def test_installed_package_adds_formats(tmp_path, monkeypatch):
     monkeypatch.undo()
     added_formats.installed_formats.cache_clear()
     assert calls_of(ChatTemplate(TURNS), "=> clock {} <=") == []
+
+
+def test_formats_of_a_distribution_are_found(tmp_path, monkeypatch):
+    source = f"ROWS = {[{**ROW, 'signs': ['messages']}]!r}"
+    install(tmp_path, monkeypatch, added_formats.GROUP, "arrows = installed_formats:ROWS", "installed_formats", source)
+    added_formats.installed_formats.cache_clear()
+    try:
+        assert calls_of(ChatTemplate(TURNS), "=> clock {} <=") == [("clock", "{}")]
+    finally:
+        added_formats.installed_formats.cache_clear()
+        sys.modules.pop("installed_formats", None)
 
 
 @pytest.mark.parametrize(
