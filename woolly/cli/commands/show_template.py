@@ -8,6 +8,7 @@ from woolly.errors import TemplateError
 
 if TYPE_CHECKING:
     from woolly.gguf import GGUFFile
+    from woolly.tokens import Tokenizer
 
 
 def describe_template(file: GGUFFile) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def describe_template(file: GGUFFile) -> dict[str, Any]:
         return {"cannot_render": str(error)}
     if template.is_fallback:
         return {}
-    known = find_template_format(template)
+    known = find_template_format(template, _tokenizer(file))
     calls = "derived from the chat template" if known.is_derived else f"{known.calls.name}: {known.calls.reason}"
     found: dict[str, Any] = {"tool_format": calls}
     if known.reasoning is not None:
@@ -30,3 +31,15 @@ def describe_template(file: GGUFFile) -> dict[str, Any]:
     if known.calls.example:
         found["call"] = known.calls.example
     return found
+
+
+def _tokenizer(file: GGUFFile) -> Tokenizer | None:
+    """Return the tokenizer if its control tokens determine the format, otherwise None: loading it takes time."""
+    from woolly.chat.tools.format import FORMATS
+    from woolly.tokens import Tokenizer
+
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    marks = {format.token for format in FORMATS.values() if format.token}
+    if tokens is None or marks.isdisjoint(map(str, tokens)):
+        return None
+    return Tokenizer.from_metadata(file.metadata)
