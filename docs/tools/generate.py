@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from docs.tools import api, cli, flags, http, man, models, settings
+from docs.tools import api, chat_templates, cli, flags, http, man, models, settings
+from tests.cases.templates import find_templates
 from woolly.models import architectures
 from woolly.multimodal import audio_families, vision_families
 from woolly.quant import GGMLType, can_dequantize
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> int:
         return 0
     is_check = options.check
     stale = dict(stale_files())
+    if find_templates() and (text := chat_templates.reference()) != chat_templates.PAGE.read_text():
+        stale[str(chat_templates.PAGE.relative_to(ROOT))] = text
     for name, text in stale.items():
         if is_check:
             print(f"{name} is not up to date: run `scripts/generate`", file=sys.stderr)

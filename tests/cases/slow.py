@@ -46,6 +46,7 @@ SLOW = (
     "tests/convert/test_folders.py::test_mutated_files_give_a_one_line_error_and_leave_nothing",
     "tests/convert/test_lora.py::test_adapter_and_merged_file_answer_like_the_merged_checkpoint",
     "tests/convert/test_published.py::test_published_checkpoint_converts_to_the_same_model",
+    "tests/docs/test_chat_templates.py::test_page_of_chat_templates_is_up_to_date",
     "tests/docs/test_blocks.py::test_every_llama_cpp_option_in_the_docs_exists",
     "tests/docs/test_blocks.py::test_blocks_of_a_page_run_in_order",
     "tests/docs/test_facts.py::test_explained_messages_are_in_the_code",

@@ -33,6 +33,7 @@ class ChannelSplitter:
         """
         self._is_split = is_split
         self._kind: Literal["reasoning", "text", "call"] = "reasoning" if is_open else "text"
+        self._in_string = self._is_escaped = False  # within the arguments of a call
         self._state = self._inside if is_open else self._before
         self._buffer = ""  # a header, or text that may be the beginning of a marker
         self._out: dict[str, list[str]] = {"reasoning": [], "text": []}
@@ -47,7 +48,7 @@ class ChannelSplitter:
 
     def finish(self) -> Split:
         """Return the buffered text at the end of the answer. An incomplete header is dropped."""
-        if self._state == self._inside or "<|" not in self._buffer:
+        if self._state == self._inside or "<|" not in self._buffer or "to=" in self._buffer:
             self._show(self._buffer)
         self._buffer = ""
         return self._take()
@@ -71,6 +72,8 @@ class ChannelSplitter:
                 self._open("call")
                 self._out["text"].append(f"<|channel|>commentary to=functions.{function[1]}{_BODY}")
             else:
+                if re.search(r"to=(?!user\b|assistant\b|all\b)[\w.-]", header):
+                    self._buffer = header.removeprefix(_HEADS[0])  # to an unknown tool
                 self._open("reasoning" if channel is not None and channel[1] == "analysis" else "text")
         elif len(self._buffer) > _MAX_HEADER or (c == "\n" and "<|" not in self._buffer):
             self._open("text")
@@ -78,6 +81,7 @@ class ChannelSplitter:
     def _open(self, kind: Literal["reasoning", "text", "call"]) -> None:
         """Begin a message. The buffered text is its beginning."""
         self._kind = kind
+        self._in_string = self._is_escaped = False
         is_thought = kind == "reasoning" and not self._is_split
         self._space = "\n\n" if kind in self._shown and not is_thought else ""
         if is_thought:
@@ -88,6 +92,14 @@ class ChannelSplitter:
             self._inside(character)
 
     def _inside(self, c: str) -> None:
+        if self._kind == "call" and not self._buffer:
+            # Markers within a string are part of it.
+            was_in_string = self._in_string
+            self._in_string = (c != '"' or self._is_escaped) if was_in_string else c == '"'
+            self._is_escaped = was_in_string and c == "\\" and not self._is_escaped
+            if was_in_string:
+                self._show(c)
+                return
         self._buffer += c
         if self._buffer in _ENDS:
             if self._kind == "call":

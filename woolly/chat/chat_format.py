@@ -113,7 +113,7 @@ def format_chat(
     marks = known.reasoning
     request = _with_marks(_as_budgeted(request, known), template, modalities)
     text, is_reasoning = _render(request, template, tokenizer, known)
-    structure = _structure(request, format, marks, is_reasoning, tokenizer)
+    structure = _structure(request, format, known, is_reasoning, tokenizer)
     stops = _stops(request.params, template, tokenizer)
     params = request.params
     if structure or stops != params.stop:  # a copy would be validated again, field by field
@@ -251,21 +251,23 @@ def _must_close(request: ChatRequest, known: TemplateFormat) -> bool:
 
 
 def _structure(
-    request: ChatRequest, format: Format | None, marks: ReasoningFormat | None, is_open: bool, tokenizer: Tokenizer
+    request: ChatRequest, format: Format | None, known: TemplateFormat, is_open: bool, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     """Return the grammar required by tools or a schema, as a field of SamplingParams."""
-    choice, schema = request.tools, request.schema
+    choice, schema, marks, header = request.tools, request.schema, known.reasoning, known.header
     if schema is None and (format is None or not choice.is_enforced):
         return {}
     from woolly.chat.tools.grammar import answer_grammar, call_grammar  # most answers have no grammar
 
     # A grammar includes the reasoning, even if the reasoning is not split from the answer.
     if format is not None and (choice.is_enforced or schema is not None):
-        return {"lark": call_grammar(choice, format, tokenizer, marks=marks, is_open=is_open, answer=schema)}
+        return {
+            "lark": call_grammar(choice, format, tokenizer, marks=marks, is_open=is_open, answer=schema, header=header)
+        }
     assert schema is not None
-    if marks is None:
+    if marks is None and not header:
         return {"json_schema": schema}
-    return {"lark": answer_grammar(schema, tokenizer, marks=marks, is_open=is_open)}
+    return {"lark": answer_grammar(schema, tokenizer, marks=marks, is_open=is_open, header=header)}
 
 
 def _variables(request: ChatRequest, source: str, known: TemplateFormat) -> dict[str, Any]:

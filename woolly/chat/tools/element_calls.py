@@ -38,8 +38,11 @@ class ElementScanner(Unread):
         name, found, body = text[len(begin) : -len(self._tags.end)].partition(after)
         if not found:
             return Status.FAILED
-        self.name = name
         value = self._element(body, self._schemas.get(name, {}))
+        if body.strip() and not value.startswith("{"):
+            # The end tag is part of a value, unless another call begins.
+            return Status.FAILED if begin and begin in body else Status.OPEN
+        self.name = name
         self._unread.append(value if value.startswith("{") else "{}")
         return Status.DONE
 
@@ -68,10 +71,14 @@ class ElementScanner(Unread):
             key, depth, end = match[1], 1, match.end()
             for mark in re.compile(rf"({re.escape(finish)}|{re.escape(begin)}){re.escape(key)}>").finditer(body, end):
                 depth += 1 if mark[1] == begin else -1
+                # A value may contain its end tag, which text follows there.
+                behind = body[mark.end() :].lstrip()
+                if not depth and behind and not behind.startswith(begin):
+                    depth = 1
                 if not depth:
                     found.append((key, body[end : mark.start()]))
                     at = mark.end()
                     break
             else:
-                return found
+                return []  # the element has no end
         return found

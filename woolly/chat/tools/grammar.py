@@ -34,6 +34,7 @@ def call_grammar(
     marks: ReasoningFormat | None = None,
     is_open: bool = False,
     answer: Mapping[str, Any] | None = None,
+    header: str = "",
 ) -> str:
     """Return a Lark grammar for an answer that follows `choice`, after optional reasoning if there are `marks`.
 
@@ -42,14 +43,14 @@ def call_grammar(
     """
     grammar = _Grammar(tokenizer)
     calls = _calls(grammar, choice, format)
-    head = grammar.mark(marks.answer) if marks is not None and marks.answer else ""
+    head, end = grammar.around_answer(marks, header)
     if format.text_end:  # end of empty text
         grammar.rule("EMPTY", r"/\s*/")
         calls = grammar.rule("turn", f"({f'{head} ' if head else ''}{grammar.mark(format.text_end)} EMPTY)? {calls}")
     if choice.mode == "required":
         grammar.rule("reply", calls)
     elif answer is not None:
-        grammar.rule("reply", f"{calls} | {head} answer")
+        grammar.rule("reply", f"{calls} | {head} answer {end}")
         grammar.rule("answer", f"%json {json.dumps(answer, default=dict)}")
     else:
         _free_reply(grammar, choice, format, calls, head)
@@ -57,12 +58,17 @@ def call_grammar(
 
 
 def answer_grammar(
-    schema: Mapping[str, Any], tokenizer: Tokenizer, *, marks: ReasoningFormat, is_open: bool = False
+    schema: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    *,
+    marks: ReasoningFormat | None,
+    is_open: bool = False,
+    header: str = "",
 ) -> str:
     """Return a Lark grammar for JSON of a schema, with optional reasoning before it."""
     grammar = _Grammar(tokenizer)
-    head = f"{grammar.mark(marks.answer)} " if marks.answer else ""
-    grammar.rule("reply", f"{head}answer")
+    head, end = grammar.around_answer(marks, header)
+    grammar.rule("reply", f"{head} answer {end}")
     grammar.rule("answer", f"%json {json.dumps(schema, default=dict)}")
     return grammar.finish(marks, is_open)
 
@@ -98,6 +104,17 @@ class _Grammar:
             else:
                 plain += piece
         return " ".join([*items, json.dumps(plain)] if plain else items)
+
+    def around_answer(self, marks: ReasoningFormat | None, header: str) -> tuple[str, str]:
+        """Return expressions for the strings before and after the text of an answer.
+
+        A header that is not a control token is optional, because models only write it after reasoning.
+        """
+        if marks is None or not marks.answer:
+            return self.mark(header) if header else "", ""
+        head = self.mark(marks.answer)
+        is_optional = not (marks.has_channels or marks.answer.startswith("<|"))
+        return (f"({head})?" if is_optional else head), f"({self.mark(marks.answer_end)})?" if marks.answer_end else ""
 
     def closing(self, mark: str) -> str:
         """Return an expression for the end marker of calls. It is empty for a stop token, which ends the answer."""
@@ -182,6 +199,8 @@ def _object(grammar: _Grammar, format: Format, i: int, tool: Tool) -> str:
         return f"{grammar.mark(label.before + tool.name + label.after)} {arguments} {grammar.mark(label.end)}"
     if format.frame[1]:
         before, assign, after = format.frame
+        if not _is_marked(format):
+            return f"{_lexemes(before + tool.name + assign)} {arguments} {grammar.mark(after)}"
         return f"{grammar.mark(before + tool.name + assign)} {arguments} {grammar.mark(after)}"
     name = f"{json.dumps(format.names)}: {json.dumps(tool.name)}, {json.dumps(format.arguments)}: "
     number = """ "{\\"tool_call_id\\": \\"" /[0-9]{1,4}/ "\\", " """ if format.is_numbered else '"{"'
@@ -196,6 +215,11 @@ def _fault(schema: str) -> str | None:
     except RequestError as error:
         return str(error)
     return None
+
+
+def _lexemes(text: str) -> str:
+    """Return an expression for JSON whose lexemes are those of %json, because the answer may be other JSON."""
+    return " ".join(json.dumps(piece) for piece in re.findall(r'"(?:[^"\\]|\\.)*"|\s+|[^\s"]', text))
 
 
 def _is_marked(format: Format) -> bool:

@@ -12,6 +12,7 @@ _NAME_KEYS = frozenset(["name", "tool_name", "function", "tool"])
 _ARGUMENT_KEYS = frozenset(["arguments", "parameters", "args"])
 # Without a marker, an object with any other key before the name is not a call.
 _CALL_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"type", "id"}
+_KNOWN_KEYS = _CALL_KEYS | {"index", "call_id", "tool_call_id"}
 
 
 class Status(Enum):
@@ -39,6 +40,9 @@ class Scanner(Protocol):
 
     def take(self) -> str:
         """Return the characters of the arguments since the last `take`. Valid after `name` is set."""
+
+    def rest(self) -> str:
+        """End a call that is cut off or malformed, and return the characters that are not part of its arguments."""
 
 
 class ObjectScanner:
@@ -80,6 +84,10 @@ class Unread:
         self._unread.clear()
         return text
 
+    def rest(self) -> str:
+        """End a call that is cut off or malformed, and return the characters that are not part of its arguments."""
+        return ""
+
 
 class CallScanner(Unread):
     """Reads {"name": ..., "arguments": {...}} in either order, also within {"function": {...}}.
@@ -101,6 +109,8 @@ class CallScanner(Unread):
         self._escaped = False
         self._name: str | None = None
         self._has_arguments = False
+        self._has_unknown = False
+        self._is_broken = False
 
     @property
     def name(self) -> str | None:
@@ -134,6 +144,8 @@ class CallScanner(Unread):
             return Status.OPEN
         if self._name is None:
             return Status.FAILED
+        if not self._has_arguments and self._has_unknown:
+            return Status.FAILED  # the arguments may have another key
         if not self._has_arguments:
             self._has_arguments = True
             self._unread.append("{}")
@@ -146,6 +158,7 @@ class CallScanner(Unread):
         if not isinstance(key, str) or (self._strict and self.name is None and key not in _CALL_KEYS):
             return Status.FAILED
         self._key = key
+        self._has_unknown = self._has_unknown or key not in _KNOWN_KEYS
         self._state = self._before_colon
         return Status.OPEN
 
@@ -196,7 +209,14 @@ class CallScanner(Unread):
                 return Status.FAILED
         return Status.OPEN
 
+    def rest(self) -> str:
+        """Return a string after the arguments that a line break interrupts."""
+        return "".join(self._raw) if self._is_broken else ""
+
     def _in_string(self, c: str) -> Status:
+        if c == "\n" and self.name is not None:
+            self._is_broken = True
+            return Status.FAILED
         if not self._string_ends(c):
             return Status.OPEN
         self._state = self._before_key

@@ -59,6 +59,12 @@ class LabelScanner(Unread):
         self._object = ObjectScanner()
         self._bare = UnquotedJson() if label.is_bare else None
 
+    def rest(self) -> str:
+        """Return nothing: a value that is cut off ends the arguments."""
+        if self._bare is not None:
+            self._unread.append(self._bare.rest())
+        return ""
+
     def push(self, character: str) -> Status:
         """Process the next character."""
         if self.name is None:

@@ -105,6 +105,10 @@ class ToolParser:
                 self._show(self._buffer)
             elif self._raw:
                 self._give_up()
+            elif self.is_in_call and self._scanner is not None:
+                rest = self._scanner.rest()
+                self._add_arguments(self._scanner.take())
+                self._show(rest)
             if not self._is_after_call:
                 self._out.append(self._space)
         self._is_over = True
@@ -125,7 +129,7 @@ class ToolParser:
         while self._buffer and not self._may_grow(self._buffer):
             # Use the longest marker: ```json instead of ```.
             mark = max((mark for mark in self._closers if self._buffer.startswith(mark)), key=len, default="")
-            is_bare = not mark and self._buffer[0] in "{[" and not self._seen_text and not self.n_calls
+            is_bare = not mark and not self.n_calls and self._may_be_bare()
             if mark and mark not in self._heads and not self._may_open(mark):
                 mark = ""
             if mark in self._heads:
@@ -143,6 +147,12 @@ class ToolParser:
 
     def _may_grow(self, buffer: str) -> bool:
         return any(len(mark) > len(buffer) and mark.startswith(buffer) for mark in self._closers)
+
+    def _may_be_bare(self) -> bool:
+        """Return True if an object or array without a marker begins the answer, or a line if there are no markers."""
+        if not self._seen_text:
+            return self._buffer[0] in "{["
+        return self._format.is_bare and not self._in_reasoning and self._buffer[0] == "{" and "\n" in self._space
 
     def _may_open(self, mark: str) -> bool:
         """Return True if a marker may begin a call at this place."""
@@ -215,7 +225,9 @@ class ToolParser:
             return LabelScanner(format.label)
         if format.tags is not None and format.tags.is_element:
             return ElementScanner(format.tags, self._schemas)
-        return None if format.tags is None else TagScanner(format.tags, self._schemas)
+        if format.tags is None:
+            return None
+        return TagScanner(format.tags, self._schemas, (*self._ends, self._mark, format.section[0]))
 
     def _accepts(self) -> Callable[[str], bool]:
         """Return a predicate for tool names. Without a marker, only tools of the request are accepted."""
@@ -251,7 +263,13 @@ class ToolParser:
         elif status is not Status.OPEN:
             self._end_call()
             if status is Status.BROKEN and not self._is_over:
-                self._state(c)
+                rest = scanner.rest()
+                # A marker may follow the malformed part. The part itself is not parsed again.
+                marks = (*self._closers, *self._ends)
+                n = max((n for n in range(len(rest)) if any(m.startswith(rest[-n:]) for m in marks if n)), default=0)
+                self._show(rest[: len(rest) - n])
+                for character in rest[len(rest) - n :] + c:
+                    self._state(character)
 
     def _between_objects(self, c: str) -> None:
         if c == "{":

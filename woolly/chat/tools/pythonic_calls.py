@@ -37,6 +37,15 @@ class PythonScanner(Unread):
             return Status.BROKEN
         return status
 
+    def rest(self) -> str:
+        """Return nothing: a value that is cut off becomes the beginning of a JSON string."""
+        text = "".join(self._value).lstrip()
+        if self._state == self._in_value and text:
+            is_quoted = text[0] in "\"'"
+            self._unread.append(to_json(text[1:])[:-1] if is_quoted else text)
+        self._value.clear()
+        return ""
+
     def _in_name(self, c: str) -> Status:
         if c == "(" and self._name and self._accepts(self._name):
             self._state = self._in_key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,12 +39,21 @@ class Tags:
 class TagScanner:
     """Reads name, keys and values. Streams JSON: strings by character, other values when they are complete.
 
-    A call is recognized when its first key or its end begins.
+    A call is recognized when its first value begins or when it ends.
     """
 
-    def __init__(self, tags: Tags, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        """`schemas` maps tool names to the schemas of their arguments."""
+    def __init__(self, tags: Tags, schemas: Mapping[str, Mapping[str, Any]], stops: Iterable[str] = ()) -> None:
+        """`schemas` maps tool names to the schemas of their arguments. `stops` are markers around calls.
+
+        A value may contain its end tag: only an end tag that another argument, the end of the call or a marker follows
+        ends the value.
+        """
         self._tags = tags = tags.read
+        self._stops = tuple(stop for stop in stops if stop)
+        self._doubt = ""  # characters since an end tag that may be part of the value
+        self._pending = ""  # characters since the last end tag
+        self._is_broken = False
+        self._since: list[str] = []  # characters since the last complete argument
         self._schemas = schemas
         self._buffer = ""
         self._expected: dict[str, Callable[[], None]] = {}
@@ -73,12 +82,35 @@ class TagScanner:
 
     def push(self, character: str) -> Status:
         """Process the next character."""
+        self._since.append(character)
         if not self._state(character):
             if self.name is None:
                 return Status.FAILED
-            self._unread.append("}")
+            self._since.pop()
+            self._is_broken = True
+            if self._doubt:
+                self._close_early()
+            self._unread.append("}" if self._n_keys else "{}")
             return Status.BROKEN
         return Status.DONE if self._is_done else Status.OPEN
+
+    def rest(self) -> str:
+        """End a call that is cut off or malformed, and return the characters that are not part of its arguments."""
+        if self._state == self._in_doubt:
+            self._close_early()
+            self._unread.append("}")
+        elif not self._is_broken:
+            if self._state == self._in_value and not self._is_text:
+                self._unread.append("".join(self._value) + self._buffer)
+            return ""  # a tag or a value is cut off
+        rest, self._since = "".join(self._since), []
+        return rest
+
+    def _close_early(self) -> None:
+        """End the value at its first end tag."""
+        rest, self._doubt, self._pending = self._doubt, "", ""
+        self._finish_value()
+        self._since = list(rest[rest.index(self._end) + len(self._end) :])
 
     def _expect(self, expected: dict[str, Callable[[], None]]) -> None:
         self._buffer = ""
@@ -117,12 +149,13 @@ class TagScanner:
         return {self._tags.key[0]: self._begin_key, self._tags.end: self._finish}
 
     def _begin_key(self) -> None:
-        self.name = self._name
         self._key = ""
         self._state = self._in_key
 
     def _in_key(self, c: str) -> bool:
         self._key += c
+        if (at := self._key.find("<")) >= 0 and not self._is_end_of_key(self._key[at:]):
+            return False
         if self._key.endswith(self._tags.key[1]):
             self._key = self._key.removesuffix(self._tags.key[1]).strip()
             properties = self._schemas.get(self._name, {}).get("properties")
@@ -135,7 +168,12 @@ class TagScanner:
                 self._begin_value()
         return len(self._key) <= _MAX_NAME
 
+    def _is_end_of_key(self, text: str) -> bool:
+        close = self._tags.key[1]
+        return any(close.startswith(text, i) for i in range(len(close)))
+
     def _begin_value(self, kind: str = "") -> None:
+        self.name = self._name
         self._unread.append(("{" if self._n_keys == 0 else ", ") + to_json(self._key) + ": ")
         self._n_keys += 1
         self._is_text = is_text(self._schema) or kind == "string"
@@ -169,7 +207,11 @@ class TagScanner:
                 return True
         self._buffer += c
         if self._buffer.endswith(end):
-            self._end_value()
+            self._doubt, self._buffer, self._pending = self._buffer, "", ""
+            if all(self._parts()):
+                self._state = self._behind_value
+            else:
+                self._end_value()
             return True
         # A line feed before the end tag is not part of the value.
         while self._buffer and not (
@@ -179,6 +221,38 @@ class TagScanner:
             self._buffer = self._buffer[1:]
         return True
 
+    def _behind_value(self, c: str) -> bool:
+        """Check that an end tag ends the value."""
+        self._doubt += c
+        self._pending += c
+        begun = self._pending.lstrip()
+        if found := self._parts().get(begun):
+            self._take_doubt(self._doubt[: len(self._doubt) - len(self._pending)])
+            self._end_value()
+            self._since = list(self._pending)
+            found()
+        elif any(stop == begun for stop in self._stops):
+            self._doubt = self._doubt[:-1]
+            return False
+        elif not any(text.startswith(begun) for text in (*self._parts(), *self._stops)):
+            self._state = self._in_doubt
+        return True
+
+    def _in_doubt(self, c: str) -> bool:
+        self._doubt += c
+        if self._doubt.endswith(self._end):
+            self._pending = ""
+            self._state = self._behind_value
+        return True
+
+    def _take_doubt(self, text: str) -> None:
+        """Add the characters up to the last end tag to the value."""
+        body = text[: -len(self._end)]
+        if self._tags.has_lines and body.endswith("\n"):
+            body = body[:-1]
+        for c in body:
+            self._add(c)
+
     def _add(self, c: str) -> None:
         if self._is_text:
             self._unread.append(to_json(c)[1:-1])
@@ -186,8 +260,13 @@ class TagScanner:
             self._value.append(c)
 
     def _end_value(self) -> None:
-        self._unread.append('"' if self._is_text else typed_json("".join(self._value), self._schema))
+        self._doubt = ""
+        self._since.clear()
+        self._finish_value()
         self._expect(self._parts())
+
+    def _finish_value(self) -> None:
+        self._unread.append('"' if self._is_text else typed_json("".join(self._value), self._schema))
 
     def _finish(self) -> None:
         self.name = self._name

@@ -17,6 +17,11 @@ class UnquotedJson:
         self._in_text = self._in_json = self._escaped = False
         self.is_done = False
 
+    def rest(self) -> str:
+        """Return the characters of a key or value that is cut off."""
+        rest, self._word, self._buffer = self._word + self._buffer, "", ""
+        return rest
+
     def push(self, character: str) -> str:
         """Return the JSON that a character completes."""
         if self._in_json:
@@ -27,7 +32,8 @@ class UnquotedJson:
         if self._buffer == QUOTE:
             self._buffer = ""
             self._in_text = not self._in_text
-            return '"'
+            word, self._word = self._word.strip(), ""
+            return '"' + to_json(word)[1:-1]
         out = ""
         while self._buffer and not QUOTE.startswith(self._buffer):
             c, self._buffer = self._buffer[0], self._buffer[1:]
@@ -35,7 +41,7 @@ class UnquotedJson:
         return out
 
     def _plain(self, c: str) -> str:
-        if c not in '"{[]}:,':
+        if c not in '"{[]}:,' or (c == '"' and self._word.strip()):
             self._word += c
             return ""
         word, self._word = self._word.strip(), ""
