@@ -64,7 +64,6 @@ def test_tower_rows_match_the_cpu_backend(name, vulkan, tmp_path, monkeypatch, c
     monkeypatch.setitem(BACKENDS, "vulkan", lambda: vulkan)
     give_room(monkeypatch)
     monkeypatch.setattr("woolly.multimodal.families.gemma3nv._SIDE", 4)
-    monkeypatch.setattr("woolly.multimodal.vision_settings._GEMMA3N_SIDE", 4)
     path = tmp_path / "tower.gguf"
     if name in SHORT_AUDIO_TOWERS:
         write_audio_tower(AUDIO_TOWERS[name], path)
