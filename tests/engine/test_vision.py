@@ -49,6 +49,7 @@ PAIRS = {
     "minicpmv4.6": TINY["qwen2"],
     "paddleocr": FAMILIES["paddleocr"],
     "glm4v": replace(FAMILIES["glm4"], name="glm4v-text", extra={"rope.dimension_sections": [1, 1, 2, 0]}),
+    "glm-ocr": replace(FAMILIES["glm4"], name="glm-ocr-text", extra={"rope.dimension_sections": [1, 1, 2, 0]}),
     "granite": TINY["granite"],
     "kimivl": LATENTS["deepseek-v3"],
     "qwen2.5o": QWEN2,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
+from tests.cases.numpy_towers import NUMPY_TOWERS
 from tests.cases.towers import PATCH, SIDE, TOWERS, encoder_input, tensors, write_tower
 from woolly.engine.multimodal import open_tower, tower_bytes
 from woolly.engine.multimodal.encoder_cost import row_work
@@ -21,20 +22,27 @@ from woolly.runtime.reference.ops import REFERENCE_OPS
 GOLDENS = Path(__file__).parent.parent / "goldens"
 
 
+def wanted_rows(name):
+    """Rows of transformers from a golden, or of NumPy."""
+    if name not in NUMPY_TOWERS:
+        golden = np.load(GOLDENS / f"tower-{name}.npz")
+        return [golden[key] for key in golden.files]
+    tower = TOWERS[name]
+    weights = {key: array.astype(np.float64) for key, array in tensors(tower).items()}
+    return [NUMPY_TOWERS[name](weights, grid, encoder_input(grid, patch=tower.patch).values) for grid in tower.grids]
+
+
 @pytest.mark.parametrize("name", TOWERS)
 def test_tower_matches_transformers(name, tmp_path):
-    tower, golden = TOWERS[name], np.load(GOLDENS / f"tower-{name}.npz")
+    tower = TOWERS[name]
     path = write_tower(tower, tmp_path / "tower.gguf")
     opened = {
         "reference": open_tower(path, "reference", Options()),
         "cpu": open_tower(path, "cpu", Options(threads=1)),
         "cpu of 3 threads": open_tower(path, "cpu", Options(threads=3)),
     }
-    for grid, key in zip(tower.grids, golden.files, strict=True):
-        want, got = (
-            golden[key],
-            {which: one.rows(encoder_input(grid, patch=tower.patch)) for which, one in opened.items()},
-        )
+    for grid, want in zip(tower.grids, wanted_rows(name), strict=True):
+        got = {which: one.rows(encoder_input(grid, patch=tower.patch)) for which, one in opened.items()}
         for which, rows in got.items():
             assert rows.shape == want.shape
             error = np.linalg.norm(rows - want, axis=1) / np.linalg.norm(want, axis=1)

@@ -25,8 +25,9 @@ _MIN_ROWS = 8
 
 
 def build(p: Tracer, hp: TowerParams) -> None:
-    """Build the encoder. GLM-OCR has no position table."""
-    x, rope = p.rms_norm(patches(p, hp), "v.norm_embd", eps=hp.eps), vision_rope(hp)
+    """Build the encoder. GLM-OCR has neither a norm after the patches nor a position table."""
+    x, rope = patches(p, hp), vision_rope(hp)
+    x = p.rms_norm(x, "v.norm_embd", eps=hp.eps) if p.has("v.norm_embd") else x
     x = p.embedding_bag(x, "v.position_embd", taps=16) if p.has("v.position_embd") else x
     for i in range(hp.n_layers):
         x = layer(p, x, hp, i, act="silu", norm="rms", rope=rope)

@@ -1,0 +1,75 @@
+"""Rows of encoders in NumPy (float64), written from published formulas and independent of woolly's plans.
+
+Each function takes the tensors of a tiny tower, and a grid with its patches in raster order, or samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def layer_norm(x, weights, name, eps=1e-5):
+    x = x - x.mean(axis=-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def rms_norm(x, eps, weight=1.0):
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
+
+
+def linear(x, weights, name):
+    matrix = weights[f"{name}.weight"]
+    return x @ matrix.reshape(len(matrix), -1).T + weights.get(f"{name}.bias", 0.0)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def gelu_erf(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / 2**0.5))
+
+
+def attention(q, k, v):
+    """Heads first: [heads, rows, columns]."""
+    scores = q @ k.swapaxes(1, 2) / q.shape[-1] ** 0.5
+    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return scores / scores.sum(axis=-1, keepdims=True) @ v
+
+
+def qwen_rope(x, lines, columns):
+    """Turn pairs (j, j + half): the first half of the pairs by the line, the others by the column."""
+    half, quarter = x.shape[-1] // 2, x.shape[-1] // 4
+    frequencies = 10000.0 ** (-np.arange(quarter) / quarter)
+    angles = np.concatenate([np.outer(lines, frequencies), np.outer(columns, frequencies)], axis=1)
+    a, b = x[..., :half], x[..., half:]
+    return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=-1)
+
+
+def glm_ocr(weights, grid, patches, heads=2, eps=1e-6):
+    _, height, width = grid
+    n = height * width
+    frames = (weights[f"v.patch_embd.weight{one}"].reshape(32, -1) for one in ("", ".1"))
+    x = sum(patches @ one.T for one in frames) + weights["v.patch_embd.bias"]
+    lines, columns = np.divmod(np.arange(n), width)
+    for i in range(2):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        h = rms_norm(x, eps, own["ln1.weight"])
+        q, k, v = (linear(h, own, f"attn_{one}").reshape(n, heads, -1).swapaxes(0, 1) for one in "qkv")
+        q = qwen_rope(rms_norm(q, eps, own["attn_q_norm.weight"]), lines, columns)
+        k = qwen_rope(rms_norm(k, eps, own["attn_k_norm.weight"]), lines, columns)
+        x = x + linear(attention(q, k, v).swapaxes(0, 1).reshape(n, -1), own, "attn_out")
+        h = rms_norm(x, eps, own["ln2.weight"])
+        x = x + linear(silu(linear(h, own, "ffn_gate")) * linear(h, own, "ffn_up"), own, "ffn_down")
+    x = rms_norm(x, eps, weights["v.post_ln.weight"])
+    # Rows of 2 x 2 patches, in the order of a filter: channel, line, column.
+    x = x.reshape(height // 2, 2, width // 2, 2, -1).transpose(0, 2, 4, 1, 3).reshape(n // 4, -1)
+    y = linear(linear(x, weights, "mm.patch_merger"), weights, "mm.model.fc")
+    y = gelu_erf(layer_norm(y, weights, "mm.post_norm"))
+    return linear(silu(linear(y, weights, "mm.gate")) * linear(y, weights, "mm.up"), weights, "mm.down")
+
+
+NUMPY_TOWERS = {"glm-ocr": glm_ocr}
