@@ -203,6 +203,11 @@ AUDIO_TOWERS = {
                "a.embd_to_logits.weight": (8, WIDTH)},
             16,
         ),
+        # The sizes of an encoder, which this family does not have, are ignored.
+        TinyAudioTower(
+            "gemma4ua", (24_000, 8_500, 800, 480_001), matrix("mm.a.input_projection", TEXT, 640, False), 640,
+            n_layers=0,
+        ),
     )
 }  # fmt: skip
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from tests.cases.shapes import matrix, norm
+from tests.cases.shapes import PATCH, matrix, norm
 from tests.cases.tiny_tower import BIAS, TEXT, TWO_FRAMES, TinyTower
 
+_ROW = 3 * PATCH  # pixels of a row of Gemma 4 12B
+
 NEWER_TOWERS = (
+    TinyTower(
+        "gemma4-12b",
+        "gemma4uv",
+        ((1, 2, 3), (1, 1, 1), (1, 1, 12), (1, 12, 2)),
+        {"v.patch_embd.weight": (32, 3 * _ROW**2), "v.patch_embd.bias": (32,), "v.position_embd.weight": (2, 12, 32)}
+        | norm("v.patch_norm.1", 3 * _ROW**2) | norm("v.patch_norm.2", 32) | norm("v.patch_norm.3", 32)
+        | matrix("mm.input_projection", TEXT, 32, False),
+        n_layers=0,
+        heads=0,
+        ffn=0,
+        extra={"vision.projector.scale_factor": 3, "vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
+        patch=_ROW,
+    ),
     # GLM-OCR: norms of q and k, but neither a norm after the patches nor a position table.
     TinyTower(
         "glm-ocr",

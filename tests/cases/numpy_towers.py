@@ -49,6 +49,16 @@ def qwen_rope(x, lines, columns):
     return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=-1)
 
 
+def gemma4_12b(weights, grid, patches):
+    _, height, width = grid
+    x = layer_norm(patches, weights, "v.patch_norm.1")
+    x = layer_norm(linear(x, weights, "v.patch_embd"), weights, "v.patch_norm.2")
+    by_column, by_line = weights["v.position_embd.weight"]
+    x = x.reshape(height, width, -1) + by_column[None, :width] + by_line[:height, None]
+    x = layer_norm(x.reshape(height * width, -1), weights, "v.patch_norm.3")
+    return linear(rms_norm(x, 1e-6), weights, "mm.input_projection")
+
+
 def glm_ocr(weights, grid, patches, heads=2, eps=1e-6):
     _, height, width = grid
     n = height * width
@@ -72,4 +82,10 @@ def glm_ocr(weights, grid, patches, heads=2, eps=1e-6):
     return linear(silu(linear(y, weights, "mm.gate")) * linear(y, weights, "mm.up"), weights, "mm.down")
 
 
-NUMPY_TOWERS = {"glm-ocr": glm_ocr}
+def gemma4_12b_audio(weights, samples):
+    frames = np.pad(samples.astype(np.float64), (0, -len(samples) % 640)).reshape(-1, 640)
+    return linear(rms_norm(frames, 1e-6), weights, "mm.a.input_projection")
+
+
+NUMPY_TOWERS = {"gemma4-12b": gemma4_12b, "glm-ocr": glm_ocr}
+NUMPY_AUDIO_TOWERS = {"gemma4ua": gemma4_12b_audio}

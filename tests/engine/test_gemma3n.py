@@ -25,12 +25,11 @@ TOWER = replace(
 )
 
 
-def write_both(folder):
-    """One file with both towers, as converters write it."""
-    writer, keys = GGUFWriter(folder / "both.gguf"), {}
-    eyes, audio = write_tower(TOWER, folder / "v.gguf"), write_audio_tower(FITTED["gemma3na"], folder / "a.gguf")
-    for path, kind in ((eyes, "vision"), (audio, "audio")):
-        with open_gguf(path) as file:
+def join_towers(path, vision, audio):
+    """Write both towers to one file, as converters do; return its path."""
+    writer, keys = GGUFWriter(path), {}
+    for tower, kind in ((vision, "vision"), (audio, "audio")):
+        with open_gguf(tower) as file:
             keys |= {key: value for key, value in file.metadata.items() if key != "clip.projector_type"}
             keys[f"clip.{kind}.projector_type"] = file.metadata["clip.projector_type"]
             for name, tensor in file.tensors.items():
@@ -38,14 +37,16 @@ def write_both(folder):
     for key, value in keys.items():
         writer.add(key, value)
     writer.write()
-    return folder / "both.gguf"
+    return path
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gemma3n")
     text = write_tiny(GEMMA3N, folder / "text.gguf")
-    one = load_model(text, "cpu", Options(threads=2), projector=write_both(folder))
+    vision = write_tower(TOWER, folder / "v.gguf")
+    audio = write_audio_tower(FITTED["gemma3na"], folder / "a.gguf")
+    one = load_model(text, "cpu", Options(threads=2), projector=join_towers(folder / "both.gguf", vision, audio))
     yield lambda **options: Engine(
         one.program, one.tokenizer, tower=one.tower, **{"ctx": 1024, "kv_tokens": 4096} | options
     )

@@ -44,6 +44,7 @@ PAIRS = {
     "llava1.6": TINY["llama"],
     "gemma4": FAMILIES["gemma4"],
     "gemma4-e": FAMILIES["gemma4-e"],
+    "gemma4-12b": FAMILIES["gemma4"],
     "lfm2": HYBRIDS["lfm2"],
     "minicpmv": TINY["qwen2"],
     "minicpmv4.6": TINY["qwen2"],
@@ -106,6 +107,8 @@ def said(request):
 def input_image(name, seed=0):
     tower = TOWERS[name.removesuffix("-e")]
     grid = tower.grids[0]
+    if tower.projector == "gemma4uv":  # rows of one patch
+        return ProcessedItem.of("image", [encoder_input(grid, seed, tower.patch)])
     if "vision.image_grid_pinpoints" in tower.extra:  # an overview and two tiles, with padding
         return image(grid, grid, grid, seed=seed, tiles=(1, 2), size=(30, 90))
     if tower.projector == "deepseekocr":  # a tile, and all of it in a tile's size: an overview takes longer

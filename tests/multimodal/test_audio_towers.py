@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, tensors, write_audio_tower
+from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, samples, tensors, write_audio_tower
+from tests.cases.numpy_towers import NUMPY_AUDIO_TOWERS
 from tests.cases.towers import TOWERS, encoder_input
 from tests.cases.towers import tensors as tower_tensors
 from woolly.engine.multimodal import open_tower
@@ -26,7 +27,22 @@ def rows_of(tower, prepared):
     return np.concatenate([tower.rows(encoder_input, "audio") for encoder_input in prepared.inputs])
 
 
-@pytest.mark.parametrize("name", AUDIO_TOWERS)
+@pytest.mark.parametrize("name", NUMPY_AUDIO_TOWERS)
+def test_audio_tower_matches_numpy(name, tmp_path):
+    tiny = AUDIO_TOWERS[name]
+    path = write_audio_tower(tiny, tmp_path / "audio.gguf")
+    weights = {key: array.astype(np.float64) for key, array in tensors(tiny).items()}
+    for which in ("reference", "cpu"):
+        tower = open_tower(path, which, Options(threads=2))
+        for n in tiny.lengths:
+            rows, want = rows_of(tower, prepared_audio(tiny, n)), NUMPY_AUDIO_TOWERS[name](weights, samples(n))
+            assert rows.shape == want.shape
+            error = np.linalg.norm(rows - want, axis=1) / np.linalg.norm(want, axis=1)
+            assert error.max() < 1e-5, (which, n, error.max())
+        tower.close()
+
+
+@pytest.mark.parametrize("name", [name for name in AUDIO_TOWERS if name not in NUMPY_AUDIO_TOWERS])
 def test_audio_tower_matches_transformers(name, tmp_path):
     tiny, golden = AUDIO_TOWERS[name], np.load(GOLDENS / f"audio-{name}.npz")
     path = write_audio_tower(tiny, tmp_path / "audio.gguf")

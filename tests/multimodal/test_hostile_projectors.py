@@ -46,7 +46,7 @@ def test_huge_sizes_cost_nothing(tmp_path, name):
                 tracemalloc.stop()
             assert peak < MAX_BYTES, (key, value)
             assert time.process_time() - begin < MAX_SECONDS, (key, value)
-    assert n_rejected >= len(HUGE)
+    assert n_rejected >= len(HUGE) or name == "audio gemma4ua"  # which has no encoder, and reads no sizes
 
 
 def test_width_without_a_tensor_is_named(tmp_path):

@@ -96,6 +96,17 @@ def test_tiles_are_counted_in_lines_and_columns():
     assert process_image(Image(made(64, 64)), SETTINGS["internvl"]).tiles == (0, 0)
 
 
+@pytest.mark.parametrize("size", [(1, 1), (90, 40), (1, 500), (3000, 20), (60, 60)])
+def test_rows_of_gemma_4_12b_show_the_patches_of_gemma_4(size):
+    # The same sizes and pixels, cut into patches that are as large as a row.
+    small = SETTINGS["gemma4"]
+    large = replace(small, projector="gemma4uv", patch_size=small.patch_size * 3, merge_size=1)
+    shown = [process_image(Image(made(*size)), one) for one in (small, large)]
+    images = [image_of(each.inputs[0], one.patch_size) for each, one in zip(shown, (small, large), strict=True)]
+    np.testing.assert_array_equal(*images)
+    assert make_replacement(shown[1], large).n_rows == make_replacement(shown[0], small).n_rows
+
+
 def test_one_image_has_one_digest():
     one, again, other = (
         process_image(Image(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90))

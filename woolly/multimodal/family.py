@@ -61,6 +61,7 @@ class VisionFamily:
     positions_per_second: int = 0  # M-RoPE time positions of a video; 0: frames are counted
 
     # An encoder has a single plan (`build`) or several (`stages`).
+    has_layers: bool = True  # False: files have 0 layers and heads
     build: Callable[[Tracer, TowerParams], None] | None = None
     stages: Callable[[TowerParams], tuple[StageBuilder, ...]] | None = None
     # Returns the layout of each plan for a grid of patches; raises ValueError for an unsupported grid.
@@ -92,10 +93,11 @@ class AudioFamily:
     placeholder_texts: tuple[str, ...] = ()
     parts: Callable[[ProcessedItem, AudioSettings], list[str | Placeholder]] = all_chunks
 
+    frame_size: int = 0  # samples of a frame, for projectors without encoder; 0: frames of a spectrogram
     needs_stack: bool = False  # the file needs projector.stack_factor
     needs_window: bool = False  # the file needs projector.window_size and projector.downsample_rate
 
-    max_frames: int = 3000  # mel frames per chunk: 30 s
+    max_frames: int = 3000  # frames per chunk; mel frames: 30 s
     rows: Callable[[int, AudioSettings], int]  # maps frames of a chunk to rows
     # Returns the chunks of an audio clip, [frames, values] each, and their numbers of frames for a number of samples.
     chunks: Callable[[Audio, AudioSettings], Iterable[npt.NDArray[np.float32]]] = _no_clips

@@ -27,7 +27,7 @@ def check(name: str, folder: Path) -> None:
     else:
         write_tower(TOWERS[name], path)
         inputs = (
-            encoder_input(min(TOWERS[name].grids, key=math.prod)),
+            encoder_input(min(TOWERS[name].grids, key=math.prod), patch=TOWERS[name].patch),
         )  # an emulated GPU takes seconds for hundreds of rows
     own, exact = (open_tower(path, backend, Options()) for backend in ("cuda", "reference"))
     try:

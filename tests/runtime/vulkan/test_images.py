@@ -20,7 +20,7 @@ from woolly.runtime import BACKENDS, Batch, Options
 from woolly.runtime.gpu.multimodal_checks import MultimodalChecks
 
 # The others fill 30 seconds, which the CPU in place of a GPU takes minutes for, or have the ops of these.
-SHORT_AUDIO_TOWERS = ("ultravox", "granite_speech", "gemma4a", "gemma3na", "lfm2a")
+SHORT_AUDIO_TOWERS = ("ultravox", "granite_speech", "gemma4a", "gemma4ua", "gemma3na", "lfm2a")
 LEFT_TO_THE_CPU = {"gemma3na": "cumulative_norm"}  # and the op that has no kernel
 # 4 x 4 rows in place of 16 x 16: each pixel of the first takes a product.
 FEWER = replace(

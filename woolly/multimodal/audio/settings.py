@@ -29,7 +29,7 @@ class AudioSettings:
 
     kind: Modality
     projector: str  # `clip.projector_type`
-    n_mels: int  # mel bins
+    n_mels: int  # mel bins, or samples of a frame
     stack: int = 1  # encoder rows per embedding
     window: int = 1  # encoder rows per Q-Former window
     n_queries: int = 1  # queries per window
@@ -64,7 +64,7 @@ def read_audio_settings(metadata: Mapping[str, Any]) -> AudioSettings:
     return AudioSettings(
         kind="audio",
         projector=projector,
-        n_mels=_integer(metadata, "num_mel_bins", 8, 512),
+        n_mels=family.frame_size or _integer(metadata, "num_mel_bins", 8, 512),
         stack=_integer(metadata, "projector.stack_factor", 1, 64) if family.needs_stack else 1,
         window=window,
         n_queries=window // (_integer(metadata, "projector.downsample_rate", 1, window) if family.needs_window else 1),

@@ -102,7 +102,9 @@ def read_tower(keys: Keys, settings: VisionSettings, tensors: Mapping[str, Tenso
     act: Act | None = None
     if keys.flag("use_gelu", False) or keys.flag("use_silu", False):
         act = "silu" if keys.flag("use_silu", False) else "gelu"
-    params = TowerParams(settings, *_sizes(keys, "vision", tensors), act, keys, tensors)
+    params = TowerParams(
+        settings, *_sizes(keys, "vision", tensors, has_layers=settings.family.has_layers), act, keys, tensors
+    )
     if params.patch > max((tensor.n_elements for tensor in tensors.values()), default=0):
         raise ModelError(
             f"metadata key clip.vision.patch_size is {settings.patch_size}, but no tensor of the file holds a whole"
@@ -113,16 +115,22 @@ def read_tower(keys: Keys, settings: VisionSettings, tensors: Mapping[str, Tenso
 
 def read_audio_params(keys: Keys, settings: AudioSettings, tensors: Mapping[str, Tensor]) -> AudioParams:
     """Read the parameters common to all audio encoders."""
+    if settings.family.frame_size:  # other keys describe no encoder
+        return AudioParams(settings, settings.family.frame_size, 0, 1, 0.0, keys, tensors)
     return AudioParams(settings, *_sizes(keys, "audio", tensors), keys, tensors)
 
 
-def _sizes(keys: Keys, kind: str, tensors: Mapping[str, Tensor]) -> tuple[int, int, int, float]:
+def _sizes(
+    keys: Keys, kind: str, tensors: Mapping[str, Tensor], *, has_layers: bool = True
+) -> tuple[int, int, int, float]:
     """Return width, number of layers, number of heads and norm epsilon.
 
     The width is compared with the tensors: a family may compute tables of that size before it reads one.
     """
-    width, heads = keys.positive(f"{kind}.embedding_length"), keys.positive(f"{kind}.attention.head_count")
-    n_layers = keys.positive(f"{kind}.block_count")
+    width = keys.positive(f"{kind}.embedding_length")
+    heads, n_layers = 1, 0
+    if has_layers:
+        heads, n_layers = keys.positive(f"{kind}.attention.head_count"), keys.positive(f"{kind}.block_count")
     if n_layers > _MAX_BLOCKS or width % heads != 0:
         raise ModelError(
             f"the encoder has {n_layers} layers of width {width} with {heads} heads; expected at most {_MAX_BLOCKS}"

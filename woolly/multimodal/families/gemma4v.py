@@ -16,7 +16,7 @@ from woolly.gguf import Tensor
 from woolly.multimodal.encoder.clipped import clipped
 from woolly.multimodal.encoder.derived_tensors import f32_tensor, select_rows
 from woolly.multimodal.encoder.params import TowerParams
-from woolly.multimodal.encoder.patch_layout import Grid, PatchLayout, merge_order, position_ids
+from woolly.multimodal.encoder.patch_layout import Grid, Int32, PatchLayout, merge_order, position_ids
 from woolly.multimodal.family import VisionFamily
 from woolly.multimodal.processing.tiling import Tiling
 from woolly.plan import Rope, Tracer
@@ -79,12 +79,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     """Return the patches in the order of pooling blocks."""
     order = merge_order(grid, hp.merge)
     lines, columns = position_ids(grid, order)
-    n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
-    if max(grid[1:]) > n_places:
-        raise ValueError(
-            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {n_places} lines and columns"
-        )
-    gather_rows = np.stack([columns, n_places + lines], axis=1).astype(np.int32)
+    gather_rows = position_rows(hp, grid, order)
     outputs = np.arange(0, len(order), hp.merge**2, dtype=np.int32)
     gather_weights = np.ones(gather_rows.shape, np.float32)
     return PatchLayout(
@@ -94,6 +89,17 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
         gather_rows=gather_rows,
         gather_weights=gather_weights,
     )
+
+
+def position_rows(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
+    """Return the indices of each patch in the tables of columns and lines; raise ValueError for larger grids."""
+    lines, columns = position_ids(grid, order)
+    n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
+    if max(grid[1:]) > n_places:
+        raise ValueError(
+            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {n_places} lines and columns"
+        )
+    return np.stack([columns, n_places + lines], axis=1).astype(np.int32)
 
 
 def max_patches(hp: TowerParams) -> int:
