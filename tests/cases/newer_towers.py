@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cases.shapes import PATCH, matrix, norm
-from tests.cases.tiny_tower import BIAS, TEXT, TWO_FRAMES, TinyTower
+from tests.cases.tiny_tower import BIAS, FILTERS, SIDE, TEXT, TWO_FRAMES, TinyTower
 
 _ROW = 3 * PATCH  # pixels of a row of Gemma 4 12B
 
@@ -20,6 +20,16 @@ NEWER_TOWERS = (
         ffn=0,
         extra={"vision.projector.scale_factor": 3, "vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3},
         patch=_ROW,
+    ),
+    TinyTower(
+        "kimik25",
+        "kimik25",
+        ((1, 4, 6), (1, 8, 8), (1, 10, 2)),
+        FILTERS | BIAS | {"v.position_embd.weight": (SIDE, SIDE, 32)} | norm("v.post_ln", 32)
+        | norm("mm.input_norm", 32) | matrix("mm.1", 128, 128) | matrix("mm.2", TEXT, 128),
+        fused=True,
+        extra={"use_gelu": True, "vision.projector.scale_factor": 2, "vision.attention.layer_norm_epsilon": 1e-5,
+               "vision.image_max_pixels": 16 * 200},
     ),
     # GLM-OCR: norms of q and k, but neither a norm after the patches nor a position table.
     TinyTower(

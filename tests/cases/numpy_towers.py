@@ -82,10 +82,54 @@ def glm_ocr(weights, grid, patches, heads=2, eps=1e-6):
     return linear(silu(linear(y, weights, "mm.gate")) * linear(y, weights, "mm.up"), weights, "mm.down")
 
 
+def cubic(n, size):
+    """Weights of each of `size` table rows for n positions: bicubic with a = -0.75 and half-pixel centers."""
+    out = np.zeros((n, size))
+    for i in range(n):
+        at = (i + 0.5) * size / n - 0.5
+        for j in range(math.floor(at) - 1, math.floor(at) + 3):
+            d = abs(at - j)
+            near = 1.25 * d**3 - 2.25 * d**2 + 1
+            out[i, min(max(j, 0), size - 1)] += near if d <= 1 else -0.75 * (d**3 - 5 * d**2 + 8 * d - 4)
+    return out
+
+
+def kimi_k25(weights, grid, patches, heads=2, eps=1e-5):
+    _, height, width = grid
+    n, table = height * width, weights["v.position_embd.weight"]
+    lines, columns = np.divmod(np.arange(n), width)
+    x = linear(patches, weights, "v.patch_embd")
+    x = x + np.einsum("yi,xj,ijc->yxc", cubic(height, 8), cubic(width, 8), table).reshape(n, -1)
+    for i in range(2):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        parts = np.split(linear(layer_norm(x, own, "ln1"), own, "attn_qkv"), 3, axis=1)
+        q, k, v = (one.reshape(n, heads, -1).swapaxes(0, 1) for one in parts)
+        q, k = (
+            np.concatenate([pair_rope(one[..., :8], columns), pair_rope(one[..., 8:], lines)], -1) for one in (q, k)
+        )
+        x = x + linear(attention(q, k, v).swapaxes(0, 1).reshape(n, -1), own, "attn_out")
+        x = x + linear(gelu(linear(layer_norm(x, own, "ln2"), own, "ffn_up")), own, "ffn_down")
+    x = layer_norm(layer_norm(x, weights, "v.post_ln"), weights, "mm.input_norm")
+    x = x.reshape(height // 2, 2, width // 2, 2, -1).swapaxes(1, 2).reshape(n // 4, -1)
+    return linear(gelu_erf(linear(x, weights, "mm.1")), weights, "mm.2")
+
+
+def pair_rope(x, positions):
+    """Turn adjacent pairs."""
+    angles = np.outer(positions, 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1]))
+    a, b = x[..., ::2], x[..., 1::2]
+    turned = [a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)]
+    return np.stack(turned, axis=-1).reshape(x.shape)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
 def gemma4_12b_audio(weights, samples):
     frames = np.pad(samples.astype(np.float64), (0, -len(samples) % 640)).reshape(-1, 640)
     return linear(rms_norm(frames, 1e-6), weights, "mm.a.input_projection")
 
 
-NUMPY_TOWERS = {"gemma4-12b": gemma4_12b, "glm-ocr": glm_ocr}
+NUMPY_TOWERS = {"gemma4-12b": gemma4_12b, "glm-ocr": glm_ocr, "kimik25": kimi_k25}
 NUMPY_AUDIO_TOWERS = {"gemma4ua": gemma4_12b_audio}

@@ -53,6 +53,7 @@ PAIRS = {
     "glm-ocr": replace(FAMILIES["glm4"], name="glm-ocr-text", extra={"rope.dimension_sections": [1, 1, 2, 0]}),
     "granite": TINY["granite"],
     "kimivl": LATENTS["deepseek-v3"],
+    "kimik25": LATENTS["deepseek-v3"],
     "qwen2.5o": QWEN2,
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],

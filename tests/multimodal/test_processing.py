@@ -107,6 +107,25 @@ def test_rows_of_gemma_4_12b_show_the_patches_of_gemma_4(size):
     assert make_replacement(shown[1], large).n_rows == make_replacement(shown[0], small).n_rows
 
 
+@pytest.mark.parametrize(
+    ("size", "shown", "padded"),
+    [
+        ((1, 1), (1, 1), (28, 28)),
+        ((1, 9000), (1, 7168), (28, 7168)),  # a side of 512 patches
+        ((9000, 30), (7168, 23), (7168, 28)),
+        ((300, 200), (300, 200), (308, 224)),
+        ((4320, 7680), (1345, 2392), (1372, 2408)),  # 16,384 whole patches
+    ],
+)
+def test_kimi_k25_never_enlarges_and_pads_with_black(size, shown, padded):
+    settings = VisionSettings("image", "kimik25", 896, 14, **HALF, merge_size=2)
+    (one,) = process_image(Image(np.full((*size, 3), 255, np.uint8)), settings).inputs
+    pixels = image_of(one, 14)
+    assert pixels.shape[1:] == padded
+    assert (pixels[:, : shown[0], : shown[1]] == 1).all()
+    assert (pixels[:, shown[0] :] == -1).all() and (pixels[:, :, shown[1] :] == -1).all()
+
+
 def test_one_image_has_one_digest():
     one, again, other = (
         process_image(Image(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90))

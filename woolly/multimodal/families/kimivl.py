@@ -6,6 +6,8 @@ An image keeps its aspect ratio within a maximum of patches; sides are padded wi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,10 +84,12 @@ def choose_tiling(height: int, width: int, settings: VisionSettings) -> Tiling:
     return Tiling(((high, wide),))
 
 
-def process(image: Image, settings: VisionSettings) -> ProcessedItem:
-    """Return the image as a single input, with black padding at the bottom and on the right."""
-    high, wide = choose_tiling(image.height, image.width, settings).sizes[0]
-    pixels = resize(image.pixels, *_shrunk(image.height, image.width, settings), "bicubic")
+def process_padded(
+    image: Image, settings: VisionSettings, fit: Callable[[int, int, VisionSettings], tuple[int, int]]
+) -> ProcessedItem:
+    """Return the image, resized to the size of `fit`, with black padding at the bottom and on the right."""
+    high, wide = settings.family.choose_tiling(image.height, image.width, settings).sizes[0]
+    pixels = resize(image.pixels, *fit(image.height, image.width, settings), "bicubic")
     filled = np.zeros((high, wide, 3), np.uint8)
     filled[: len(pixels), : pixels.shape[1]] = pixels
     return ProcessedItem.of("image", [patchify(filled, settings)], size=image.size)
@@ -109,7 +113,7 @@ FAMILIES = (
         placeholder_texts=("<|media_start|>image<|media_content|><|media_pad|><|media_end|>", "<|media_pad|>"),
         merge_size=2,
         choose_tiling=choose_tiling,
-        process=process,
+        process=partial(process_padded, fit=_shrunk),
         build=build,
         patch_layout=patch_layout,
         max_patches=max_patches,
