@@ -1,5 +1,6 @@
 """Answers of masked diffusion models: block by block, equal whatever runs beside, with parameters rejected by name."""
 
+import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,13 @@ import pytest
 from tests.cases.diffusion import DIFFUSION, MASK
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import write_tiny
-from woolly import LLM, SamplingParams
+from woolly import LLM, AsyncLLM, SamplingParams
 from woolly.errors import RequestError
+from woolly.gguf import open_gguf
+from woolly.measure.bench import Bench
+from woolly.measure.perplexity import Scorer
+from woolly.models import trace
+from woolly.runtime import Options, get_backend
 
 PROMPT = [5, 9, 14, 40]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, diffusion_block_length=4)
@@ -130,6 +136,9 @@ def test_speculation_is_rejected(tmp_path):
     path = write_tiny(DIFFUSION["llada"], tmp_path / "tiny.gguf")
     with pytest.raises(RequestError, match="speculative decoding is not supported for diffusion"):
         LLM(path, backend="cpu", speculation="prompt_lookup")
+    main = write_tiny(FAMILIES["llama"], tmp_path / "main.gguf")
+    with pytest.raises(RequestError, match="diffusion language models cannot be draft models"):
+        LLM(main, backend="cpu", speculation=path)
 
 
 def test_cancelled_stream_ends_the_request(llm):
@@ -143,3 +152,30 @@ def test_seed_of_an_answer_gives_it_again(llm):
     first = llm.generate(PROMPT, SamplingParams(max_tokens=8, ignore_eos=True))
     again = llm.generate(PROMPT, SamplingParams(max_tokens=8, ignore_eos=True, seed=first.seed))
     assert again.token_ids == first.token_ids
+
+
+def test_model_has_no_next_token_probabilities_or_phases(tmp_path):
+    path = write_tiny(DIFFUSION["dream"], tmp_path / "tiny.gguf")
+    with pytest.raises(RequestError, match="has no probabilities of the next token"):
+        Scorer(path, ctx=32, threads=1, kv_type=None, backend="cpu")
+    with open_gguf(path) as file:
+        program = get_backend("reference").compile(trace(file), file.tensors, Options())
+        with pytest.raises(RequestError, match="no prompt and decoding phases"):
+            Bench(program, [])
+    with (
+        LLM(path, backend="reference") as llm,
+        pytest.raises(RequestError, match="has no probabilities of the next token"),
+    ):
+        llm.score(PROMPT)
+
+
+def test_concurrent_requests_have_the_answers_of_single_ones(tmp_path):
+    path = write_tiny(DIFFUSION["llada"], tmp_path / "tiny.gguf")
+
+    async def both():
+        async with AsyncLLM(path, backend="cpu", ctx=128) as llm:
+            together = await asyncio.gather(*(llm.generate([i, 7], GREEDY) for i in (3, 9)))
+            return together, [await llm.generate([i, 7], GREEDY) for i in (3, 9)]
+
+    together, alone = asyncio.run(both())
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]

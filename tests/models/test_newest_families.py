@@ -157,3 +157,25 @@ def test_undeclared_turn_tokens_end_answers_of_glm_5_3_flash(architecture):
     n = len(keys["tokenizer.ggml.tokens"])
     ends = Tokenizer.from_metadata(keys).stop_ids & {n - 2, n - 1}
     assert ends == ({n - 2, n - 1} if architecture != "glm4" else set())
+
+
+@pytest.mark.parametrize("n", [0, 65])
+def test_nanbeige_with_a_wrong_number_of_loops_is_rejected(n, tmp_path):
+    tiny = NEWEST["nanbeige"]
+    with pytest.raises(ModelError, match=f"num_loops is {n}; expected an integer from 1 to 64"):
+        traced(replace(tiny, extra={"num_loops": n}), tmp_path)
+
+
+def test_nanbeige_has_k_and_v_of_each_pass(tmp_path):
+    plan = traced(NEWEST["nanbeige"], tmp_path)
+    assert len(plan.state) == 6 and [step.op for step in plan.steps].count("attention") == 6
+    assert len({weight.name for step in plan.steps for weight in step.weights if ".attn_q." in weight.name}) == 2
+
+
+def test_maple_rows_see_one_position_more_than_the_key_says(tmp_path):
+    tiny = NEWEST["maple"]
+    plan = traced(tiny, tmp_path)
+    assert {step.integer("window") for step in plan.steps if step.op == "attention"} == {8, 0}
+    assert {step.op for step in plan.steps if "rope" in step.op} == {"rope"}
+    other = {"rope.dimension_count": 0, "rope.dimension_count_swa": 8}
+    assert traced(replace(tiny, n_rot=0, extra=tiny.extra | other), tmp_path).steps == plan.steps

@@ -78,6 +78,8 @@ class InputProcessor:
         else:
             from woolly.engine import diffusion  # few models need it
 
+            if options.score_only:
+                check_next_token(self._running[0].plan)
             diffusion.check_diffusion_request(params, options)
         inputs: multimodal.MultimodalInput | None = None
         said: Sequence[int] | None = None  # prompt tokens for penalties, without rows of images
@@ -249,6 +251,19 @@ def check_decoder_only(plan: Plan) -> None:
         raise RequestError(
             "this is an encoder-decoder model, which computes no logits, scores or hidden states of a text; open a"
             " decoder-only model",
+            field="model",
+            code="wrong_model",
+            names=(),
+        )
+
+
+def check_next_token(plan: Plan) -> None:
+    """Raise RequestError for a model that computes no probabilities of the next token."""
+    check_decoder_only(plan)
+    if plan.diffusion is not None:
+        raise RequestError(
+            "this is a diffusion language model, which fills in masked tokens and has no probabilities of the next"
+            " token; open an autoregressive model",
             field="model",
             code="wrong_model",
             names=(),

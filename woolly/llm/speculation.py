@@ -116,6 +116,10 @@ def open_draft(
             " speculation='prompt_lookup'",
             field="speculation",
         )
+    if small.program.plan.diffusion is not None:
+        raise RequestError(
+            "diffusion language models cannot be draft models; use an autoregressive model", field="speculation"
+        )
     drafts.check_vocabulary(small.tokenizer, target.tokenizer)
     ctx = min(ctx, context_limit(small.file, small.program.plan))
     return drafts.DraftModelProposer(small.program, kv_tokens, ctx, options.max_running)

@@ -104,6 +104,8 @@ class Bench:
         """If `quick_fill`, leave the cached values of `depth` uninitialized, which does not affect the speed."""
         if program.plan.result != "logits":
             raise RequestError(f"this model returns {program.plan.result}; only generative models can be benchmarked")
+        if program.plan.diffusion is not None:
+            raise RequestError("diffusion language models have no prompt and decoding phases to be benchmarked")
         for work in works:
             if min(work.n_tokens, work.n_sequences) < 1 or work.depth < 0:
                 raise RequestError(f"{work.name} cannot be measured; use at least 1 token and 1 sequence")

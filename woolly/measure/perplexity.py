@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.input_processor import check_decoder_only
+from woolly.engine.input_processor import check_next_token
 from woolly.engine.loading.context_length import context_limit
 from woolly.engine.loading.load import LoadedModel, load_model
 from woolly.errors import RequestError
@@ -60,7 +60,7 @@ class Scorer:
         options = Options(threads=threads, kv_type=kv_type, device=device, gpu_layers=gpu_layers)
         self.loaded: LoadedModel = load_model(model, backend, options, "logits", ctx=ctx)
         try:
-            check_decoder_only(self.loaded.program.plan)
+            check_next_token(self.loaded.program.plan)
             limit = context_limit(self.loaded.file, self.loaded.program.plan)
             if not 4 <= ctx <= limit:
                 raise RequestError(f"ctx is {ctx}; expected an integer from 4 to {limit}", field="ctx")

@@ -85,7 +85,6 @@ def check_diffusion_request(params: SamplingParams, options: RequestOptions) -> 
         "hooks": options.hooks,
         "replay_tokens": options.replay_tokens,
         "reasoning_ends": options.reasoning_ends,
-        "score_only": options.score_only,
     }
     for name, value in given.items():
         if value:

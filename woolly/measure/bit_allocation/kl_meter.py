@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from woolly.engine.input_processor import check_decoder_only
+from woolly.engine.input_processor import check_next_token
 from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, MemoryMap, Tensor
@@ -64,7 +64,7 @@ class KlMeter:
         self._file = file
         self._ctx = len(windows[0])
         self._plan = trace(file, "logits", None, self._ctx)
-        check_decoder_only(self._plan)
+        check_next_token(self._plan)
         limit = context_limit(file, self._plan)
         if not 8 <= self._ctx <= limit:
             raise RequestError(f"ctx is {self._ctx}; expected an integer from 8 to {limit}", field="ctx")
