@@ -23,8 +23,9 @@ from woolly.cli.chat.chat import Chat
 from woolly.cli.chat.conversation import Conversation
 from woolly.cli.chat.slash_commands import COMMANDS
 from woolly.cli.terminal import answer
-from woolly.cli.terminal.answer import _split, visible
+from woolly.cli.terminal.answer import _split
 from woolly.cli.terminal.keyboard import Keyboard, no_echo
+from woolly.cli.terminal.progress import print_status, visible
 from woolly.errors import RequestError
 
 
@@ -290,8 +291,10 @@ def test_blocks_are_cut_only_outside_of_code(lines):
     assert fence is None
 
 
-def test_model_output_cannot_control_the_terminal():
+def test_model_output_cannot_control_the_terminal(capsys):
     assert visible("a\x1b[31mb\x07\tc\nd\x9be") == "a\\x1b[31mb\\x07\tc\nd\\x9be"
+    print_status("woolly: error: the server said \x1b]0;title\x07")
+    assert capsys.readouterr().err == "woolly: error: the server said \\x1b]0;title\\x07\n"
 
 
 @pytest.mark.parametrize("text", ["5", "true", '{"a": 1}', "[1, 2]", "[" * 100_000])

@@ -1,6 +1,9 @@
 """Exit codes of bad command lines. They depend on the class and the field of an error, never on its sentence."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +81,15 @@ def test_missing_package_gives_a_one_line_error_before_anything_starts(
     (reported,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 1
     assert reported == f"woolly: error: MCP needs the package mcp: {install_command('mcp')}"
+
+
+@pytest.mark.parametrize(("module", "code"), [("click", -signal.SIGINT), ("woolly.cli.commands.run", 130)])
+def test_ctrl_c_during_imports_prints_nothing(module, code):
+    find = f"lambda name, *_: os.kill(os.getpid(), signal.SIGINT) if name == '{module}' else None"
+    program = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        f" sys.meta_path.insert(0, type('Finder', (), {{'find_spec': staticmethod({find})}}));"
+        " from woolly.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, "run", "-h"], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")

@@ -1,6 +1,6 @@
 """`python -m woolly.cli` is `woolly`."""
 
-from woolly.cli.app import main
+from woolly.cli import main
 
 if __name__ == "__main__":
     main()

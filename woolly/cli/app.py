@@ -139,7 +139,7 @@ def main() -> None:
     except WoollyError as error:
         print_status(f"woolly: error: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):  # click turns Ctrl-C outside of a command into Abort
         sys.exit(130)
     except MemoryError as error:
         print_status(f"woolly: error: {_out_of_memory(error)}")

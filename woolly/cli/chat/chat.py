@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from woolly.cli.chat.conversation import with_parts
 from woolly.cli.parse.template_options import keywords_of
-from woolly.cli.terminal.answer import visible
 from woolly.cli.terminal.progress import print_status
 from woolly.errors import RequestError, TemplateError, WoollyError
 
@@ -170,7 +169,7 @@ class Chat:
         self.measure()
         turns = "1 turn is" if n == 1 else f"{n} turns are"
         facts = [f"{turns} now this note", *([self.meter] if self.meter else []), "/compact undo brings them back"]
-        print_status(f"{visible(note)}\n({'; '.join(facts)})")
+        print_status(f"{note}\n({'; '.join(facts)})")
 
     def measure(self) -> None:
         """Count the tokens of the conversation after a change. 0 if it has no turn, or if the template rejects it."""

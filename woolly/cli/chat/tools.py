@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from woolly.chat import ToolCall
-from woolly.cli.terminal.answer import visible
 from woolly.cli.terminal.human_readable import plural
-from woolly.cli.terminal.progress import print_status
+from woolly.cli.terminal.progress import print_status, visible
 from woolly.errors import ToolError
 
 if TYPE_CHECKING:

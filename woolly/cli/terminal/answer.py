@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from woolly.cli.terminal.human_readable import plural
+from woolly.cli.terminal.progress import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,15 +20,7 @@ if TYPE_CHECKING:
 # Message for an empty answer if `is_template_missing`.
 EMPTY = "the answer is empty: this file has no chat template, so ChatML is assumed, and it is probably a base model"
 
-# Control characters except newline and tab, so that a model cannot control the terminal.
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
 _REDRAW_SECONDS = 0.08
-
-
-def visible(text: str) -> str:
-    """Return the text with control characters escaped."""
-    return text.translate(_CONTROL)
 
 
 def is_template_missing(template: ChatTemplate, text: str) -> bool:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 # Columns of a short bar: done and total, rate and time left.
 _FIGURES = 48
 
+# Control characters except newline and tab, so that a model, a file or a server cannot control the terminal.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
 Report = Callable[[int, int], None]  # done, total
 
 
@@ -26,8 +29,17 @@ def stderr_console() -> Console:
     return Console(stderr=True, markup=False, highlight=False)
 
 
+def visible(text: str) -> str:
+    """Return the text with control characters escaped."""
+    return text.translate(_CONTROL)
+
+
 def print_status(text: str, *, dim: bool = False) -> None:
-    """Write a message to standard error. On a terminal, it is wrapped between words."""
+    """Write a message to standard error, with control characters escaped: it may quote a file or a server.
+
+    On a terminal, it is wrapped between words.
+    """
+    text = visible(text)
     if sys.stderr is not None and sys.stderr.isatty():
         import shutil
 

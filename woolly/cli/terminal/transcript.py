@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from woolly.cli.parse.usage_errors import UsageError
-from woolly.cli.terminal.progress import print_status
+from woolly.cli.terminal.progress import print_status, visible
 from woolly.errors import StoreError
 
 _HONOURED = ("temperature", "seed")
@@ -91,6 +92,7 @@ def transcribe(
                 click.echo(json.dumps({**facts, "segments": segments, "model": str(llm.path)}, indent=2))
                 continue
             for segment in llm.transcribe(file, stream=True, **options):
-                click.echo(segment.text.strip())
+                text = segment.text.strip()
+                click.echo(visible(text) if sys.stdout.isatty() else text)
                 if verbose:
                     print_status(f"woolly: {segment.start:.2f} to {segment.end:.2f} s")
