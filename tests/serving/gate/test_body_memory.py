@@ -36,6 +36,39 @@ BODIES = {
             ]
         },
     ),
+    "accepted by Responses": ("/v1/responses", {"input": "a", "max_output_tokens": 1, "store": False, "user": TEXT}),
+    "a Responses tool of another type": ("/v1/responses", {"input": "a", "tools": 5, "user": TEXT}),
+    "an Anthropic limit of another type": (
+        "/v1/messages",
+        {"model": "m", "messages": [], "max_tokens": "y", "metadata": {"user_id": TEXT}},
+    ),
+    "an Anthropic image for a text model": (
+        "/v1/messages",
+        {
+            "model": "m",
+            "max_tokens": 1,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE}}
+                    ],
+                }
+            ],
+        },
+    ),
+    "accepted by Ollama": ("/api/generate", {"model": "tiny", "prompt": "a", "options": {"num_predict": 1}, "x": TEXT}),
+    "an Ollama image for a text model": (
+        "/api/chat",
+        {"model": "tiny", "messages": [{"role": "user", "content": "a", "images": [IMAGE]}]},
+    ),
+    "accepted by Ole": ("/api/v1/inference/complete", {"prompt": "a", "max_tokens": 1, "foo": TEXT}),
+    "accepted by Gemini": (
+        "/v1beta/models/tiny:generateContent",
+        {"contents": [{"parts": [{"text": "a"}]}], "generationConfig": {"maxOutputTokens": 1}, "foo": TEXT},
+    ),
+    "embeddings of a text model": ("/v1/embeddings", {"input": "a", "user": TEXT}),
+    "a body of invalid JSON": ("/v1/chat/completions", {"messages": TEXT}),
     "a prompt beyond the context": ("/v1/completions", {"prompt": "word " * 200_000}),
     "an unknown model": ("/v1/completions", {"prompt": TEXT, "model": "nobody/nothing"}),
     "an unknown route": ("/v1/nothing", {"prompt": TEXT}),
