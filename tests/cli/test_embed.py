@@ -93,7 +93,7 @@ def test_interrupted_command_is_resumed_by_the_same_command(folder, wanted, tmp_
 
 def test_unembeddable_input_is_rejected_before_any_work(folder, tmp_path):
     model = folder / "embedder.gguf"
-    with pytest.raises(RequestError, match="text 1 has 600 tokens, but this model takes 512"):
+    with pytest.raises(RequestError, match="text 1 has 600 tokens, but this model takes at most 512"):
         woolly("embed", model, stdin="a\n" + "b" * 600)
     assert len(rows(woolly("embed", model, "--truncate", stdin="a\n" + "b" * 600))) == 2
     with pytest.raises(RequestError, match=r"a name that ends in .npy, .jsonl, .parquet"):

@@ -112,7 +112,7 @@ def test_bench_measures_every_model(tiny_model, tmp_path):
     [
         ("run MODEL x --temp abc", 2, "--temp is 'abc'"),
         ("serve --port 99999", 2, "--port is 99999; expected at most 65535"),
-        ("serve --parallel 0", 2, "--parallel is 0; at least 1"),
+        ("serve --parallel 0", 2, "--parallel is 0; expected at least 1"),
     ],
 )
 def test_error_names_the_option_as_typed(line, code, reported, tiny_model, monkeypatch, capsys):

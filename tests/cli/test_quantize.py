@@ -149,16 +149,16 @@ def test_types_are_chosen_for_a_size(tmp_path, monkeypatch):
         ("Q4_0", "--size", "1MB"): "missing type or --size",
         (): "missing type or --size",
         ("--size", "1MB"): "needs --text FILE",
-        ("--size", "1kB", "--text", text, "--ctx", "32"): "another model, text or setting",
+        ("--size", "1kB", "--text", text, "--ctx", "32"): "another model, text, setting or version",
         ("Q4_0", "--text", text): "--text needs --size",
         ("Q4_0", "--ctx", "256"): "--ctx needs --size",
         ("Q4_0", "--windows", "4"): "--windows needs --size",
-        ("--size", "1MB", "--text", text, "--ctx", "0"): "--ctx is 0; at least 8",
+        ("--size", "1MB", "--text", text, "--ctx", "0"): "--ctx is 0; expected at least 8",
         ("--size", "1MB", "--pure"): "--pure cannot be combined with --size",
         ("--size", "much", "--text", text): "expected bytes",
     }.items():
         with pytest.raises(WoollyError, match=expected):
             woolly("quantize", source, out, "--force", *more)
     monkeypatch.setattr("woolly.runtime.arithmetic_version.ARITHMETIC_VERSION", -1)  # a Woolly that computes otherwise
-    with pytest.raises(WoollyError, match="or of another Woolly"):
+    with pytest.raises(WoollyError, match="or version of Woolly"):
         woolly("quantize", source, out, *options, "--dry-run")

@@ -81,7 +81,7 @@ def test_unreadable_audio_file_reports_its_own_error(folder, tmp_path):
 def test_whisper_model_of_the_catalogue_is_fetched(folder, monkeypatch):
     monkeypatch.setenv("WOOLLY_HOME", str(folder / "empty"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set, so .*ggml-base\.bin is not fetched"):
+    with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set, so .*ggml-base\.bin is not downloaded"):
         raise CliRunner().invoke(app, ["run", "whisper", "--audio", str(folder / "talk.wav")]).exception
 
 
@@ -131,7 +131,7 @@ def test_prompt_may_end_like_an_archive_name(tmp_path, monkeypatch, capsys):
 def test_nothing_is_fetched_before_an_error(tmp_path, monkeypatch, words):
     monkeypatch.setenv("WOOLLY_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(RequestError, match="this is a speech-to-text model"):
+    with pytest.raises(RequestError, match="speech-to-text model"):
         raise CliRunner().invoke(app, words, input="hi\n").exception
 
 

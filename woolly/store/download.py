@@ -260,17 +260,16 @@ def is_offline() -> bool:
 def check_online(url: str, name: str) -> None:
     """Raise StoreError for any address with --offline, and for a hub address if HF_HUB_OFFLINE is set."""
     if os.environ.get(_OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise StoreError(
-            f"{_OFFLINE} is set, as --offline does, so {name} is not downloaded; unset it, or {_models_here()}"
-        )
+        raise StoreError(f"{_OFFLINE} is set, as --offline does, so {name} is not downloaded; {_models_here()}")
     hub = os.environ.get("HF_ENDPOINT") or HUB
     if is_offline() and urlsplit(url).netloc == urlsplit(hub).netloc:
-        raise StoreError(f"HF_HUB_OFFLINE is set, so {name} is not downloaded; unset it, or {_models_here()}")
+        raise StoreError(f"HF_HUB_OFFLINE is set, so {name} is not downloaded; {_models_here()}")
 
 
 def _models_here() -> str:
     names = [model.name for model in list_models()]
-    return f"use a model that is here: {', '.join(names)}" if names else "no model is here"
+    here = f"unset it, or use a model that is here: {', '.join(names)}"
+    return here if names else "unset it, because no model is here"
 
 
 def unreachable(url: str, name: str, error: BaseException, n_bytes: int = 0) -> str:
