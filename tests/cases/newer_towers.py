@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cases.shapes import PATCH, matrix, norm
-from tests.cases.tiny_tower import BIAS, FILTERS, SIDE, TEXT, TWO_FRAMES, TinyTower
+from tests.cases.tiny_tower import BIAS, FILTERS, SIDE, TABLE, TEXT, TWO_FRAMES, TinyTower
 
 _ROW = 3 * PATCH  # pixels of a row of Gemma 4 12B
 
@@ -30,6 +30,17 @@ NEWER_TOWERS = (
         fused=True,
         extra={"use_gelu": True, "vision.projector.scale_factor": 2, "vision.attention.layer_norm_epsilon": 1e-5,
                "vision.image_max_pixels": 16 * 200},
+    ),
+    TinyTower(
+        "step3vl",
+        "step3vl",
+        ((1, 8, 8), (1, 4, 4)),
+        FILTERS | TABLE | norm("v.pre_ln", 32) | {"mm.0.weight": (48, 32, 3, 3), "mm.0.bias": (48,),
+        "mm.1.weight": (64, 48, 3, 3), "mm.1.bias": (64,)} | matrix("mm.model.fc", TEXT, 64, False),
+        fused=True,
+        more={"ls1.weight": 32, "ls2.weight": 32},
+        extra={"vision.projector.scale_factor": 4, "vision.attention.layer_norm_epsilon": 1e-5,
+               "vision.preproc_image_size": 128},
     ),
     # GLM-OCR: norms of q and k, but neither a norm after the patches nor a position table.
     TinyTower(

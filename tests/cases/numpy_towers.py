@@ -114,6 +114,38 @@ def kimi_k25(weights, grid, patches, heads=2, eps=1e-5):
     return linear(gelu_erf(linear(x, weights, "mm.1")), weights, "mm.2")
 
 
+def step3_vl(weights, grid, patches, heads=2, eps=1e-5):
+    side, n = grid[1], len(patches)
+    lines, columns = np.divmod(np.arange(n), side)
+    step = 8 // side  # rows of the table for a patch: of a half of the side, the middle of two
+    table = weights["v.position_embd.weight"].reshape(side, step, side, step, -1).mean(axis=(1, 3)).reshape(n, -1)
+    x = layer_norm(linear(patches, weights, "v.patch_embd") + table, weights, "v.pre_ln")
+    for i in range(2):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        parts = np.split(linear(layer_norm(x, own, "ln1"), own, "attn_qkv"), 3, axis=1)
+        q, k, v = (one.reshape(n, heads, -1).swapaxes(0, 1) for one in parts)
+        q, k = (
+            np.concatenate([pair_rope(one[..., :8], columns), pair_rope(one[..., 8:], lines)], -1) for one in (q, k)
+        )
+        a = linear(attention(q, k, v).swapaxes(0, 1).reshape(n, -1), own, "attn_out")
+        x = x + own["ls1.weight"] * a
+        y = linear(layer_norm(x, own, "ln2"), own, "ffn_up")
+        x = x + own["ls2.weight"] * linear(y / (1 + np.exp(-1.702 * y)), own, "ffn_down")
+    x = halved(halved(x.reshape(side, side, -1), weights, "mm.0"), weights, "mm.1")
+    return linear(x.reshape(-1, x.shape[-1]), weights, "mm.model.fc")
+
+
+def halved(x, weights, name):
+    """A filter of 3 x 3 with stride 2 over lines and columns, with a border of zeros."""
+    x, side = np.pad(x, ((1, 1), (1, 1), (0, 0))), len(x) // 2
+    taps = [
+        x[i : i + 2 * side : 2, j : j + 2 * side : 2] @ weights[f"{name}.weight"][:, :, i, j].T
+        for i in range(3)
+        for j in range(3)
+    ]
+    return sum(taps) + weights.get(f"{name}.bias", 0.0)
+
+
 def pair_rope(x, positions):
     """Turn adjacent pairs."""
     angles = np.outer(positions, 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1]))
@@ -131,5 +163,5 @@ def gemma4_12b_audio(weights, samples):
     return linear(rms_norm(frames, 1e-6), weights, "mm.a.input_projection")
 
 
-NUMPY_TOWERS = {"gemma4-12b": gemma4_12b, "glm-ocr": glm_ocr, "kimik25": kimi_k25}
+NUMPY_TOWERS = {"gemma4-12b": gemma4_12b, "glm-ocr": glm_ocr, "kimik25": kimi_k25, "step3vl": step3_vl}
 NUMPY_AUDIO_TOWERS = {"gemma4ua": gemma4_12b_audio}

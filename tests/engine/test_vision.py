@@ -54,6 +54,7 @@ PAIRS = {
     "granite": TINY["granite"],
     "kimivl": LATENTS["deepseek-v3"],
     "kimik25": LATENTS["deepseek-v3"],
+    "step3vl": TINY["qwen3"],
     "qwen2.5o": QWEN2,
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
@@ -112,6 +113,8 @@ def input_image(name, seed=0):
         return ProcessedItem.of("image", [encoder_input(grid, seed, tower.patch)])
     if "vision.image_grid_pinpoints" in tower.extra:  # an overview and two tiles, with padding
         return image(grid, grid, grid, seed=seed, tiles=(1, 2), size=(30, 90))
+    if tower.projector == "step3vl":  # two lines of tiles and an overview
+        return image(tower.grids[1], tower.grids[1], grid, seed=seed, tiles=(2, 1))
     if tower.projector == "deepseekocr":  # a tile, and all of it in a tile's size: an overview takes longer
         return image(*[tower.grids[1]] * 2, seed=seed, tiles=(1, 1))
     return image(grid, seed=seed)

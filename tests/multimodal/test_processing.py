@@ -47,6 +47,7 @@ SETTINGS = {
         "image", "hunyuanvl", 64, 16, **OWN, merge_size=2, min_pixels=32 * 32 * 6, max_pixels=32 * 32 * 40
     ),
     "deepseekocr": VisionSettings("image", "deepseekocr", 128, 4, **HALF, merge_size=4, tile_size=80),
+    "step3vl": VisionSettings("image", "step3vl", 208, 4, **OWN, merge_size=4, tile_size=144, preproc_image_size=800),
     "kimivl": VisionSettings("image", "kimivl", 896, 14, **HALF, merge_size=2, max_pixels=60 * 14**2),
 }
 
@@ -124,6 +125,42 @@ def test_kimi_k25_never_enlarges_and_pads_with_black(size, shown, padded):
     assert pixels.shape[1:] == padded
     assert (pixels[:, : shown[0], : shown[1]] == 1).all()
     assert (pixels[:, shown[0] :] == -1).all() and (pixels[:, :, shown[1] :] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "tiles"),
+    [
+        ((1, 1), (0, 0)),
+        ((700, 500), (0, 0)),
+        ((300, 500), (1, 2)),  # elongated: tiles of the shorter side
+        ((700, 1000), (2, 2)),
+        ((600, 1100), (1, 2)),  # a fifth of a tile is left out
+        ((40, 1000), (1, 25)),
+        ((16, 1000), (2, 2)),  # on a black square
+        ((4320, 7680), (4, 6)),  # at most 3,024 pixels per side
+        ((9000, 10), (6, 6)),
+    ],
+)
+def test_step3_vl_tiles_large_and_elongated_images(size, tiles):
+    settings = VisionSettings("image", "step3vl", 728, 14, **OWN, merge_size=4, tile_size=504)
+    tiling = vision_families()["step3vl"].choose_tiling(*size, settings)
+    assert tiling.tiles == tiles and tiling.sizes == ((504, 504),) * (tiles[0] * tiles[1]) + ((728, 728),)
+    n_tiles = tiles[0] * tiles[1]
+    assert make_replacement(tiling.empty_item(size, settings), settings).n_rows == 81 * n_tiles + 169
+
+
+def test_step3_vl_pads_tiles_and_thin_images_with_black():
+    settings = replace(SETTINGS["step3vl"], **HALF)
+    for size, width in (((100, 300), None), ((20, 100), 20 / 100)):
+        prepared = process_image(Image(np.full((*size, 3), 255, np.uint8)), settings)
+        tile, overview = (image_of(prepared.inputs[i], 4) for i in (0, -1))
+        if width is None:
+            assert prepared.tiles == (1, 2) and (tile[:, :100] == 1).all() and (tile[:, 100:] == -1).all()
+            assert (overview == 1).all()
+        else:
+            assert prepared.tiles == (0, 0)
+            edge = int(208 * width)
+            assert (overview[:, : edge - 2] == 1).all() and (overview[:, edge + 3 :] == -1).all()
 
 
 def test_one_image_has_one_digest():

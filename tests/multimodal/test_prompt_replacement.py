@@ -211,6 +211,10 @@ def test_tiles_of_other_families_have_their_markers():
         "<image_id>1</image_id><image>", (0, 0, 2), "</image><slice>", (1, 0, 1), "</slice><slice>", (2, 0, 1),
         "</slice>",
     ]  # fmt: skip
+    assert shown(make_replacement(image(*[grid] * 5, tiles=(2, 2)), settings("step3vl", 4))) == [
+        "<patch_start>", (0, 0, 1), "<patch_end><patch_start>", (1, 0, 1), "<patch_end><patch_newline><patch_start>",
+        (2, 0, 1), "<patch_end><patch_start>", (3, 0, 1), "<patch_end><im_start>", (4, 0, 1), "<im_end>",
+    ]  # fmt: skip
     kimi, omni = (make_replacement(image((1, 4, 6)), settings(name, 2)) for name in ("kimivl", "qwen2.5o"))
     assert shown(kimi) == ["<|media_start|>image<|media_content|>", (0, 0, 6), "<|media_end|>"]
     assert shown(omni) == ["<|vision_bos|>", (0, 0, 6), "<|vision_eos|>"]

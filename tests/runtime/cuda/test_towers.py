@@ -32,9 +32,11 @@ def emulated(monkeypatch):
 
 
 # Windows, and lines and columns; bounds, a table for each axis and means; queries that see all; rows around each, and
-# distances of rows; norms by the rows before; rows without an encoder.
+# distances of rows; norms by the rows before; rows without an encoder; layer scale and
+# filters of lines and columns.
 @pytest.mark.parametrize(
-    "name", ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech", "gemma3na", "gemma4-12b", "gemma4ua", "kimik25"]
+    "name",
+    ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech", "gemma3na", "gemma4-12b", "gemma4ua", "kimik25", "step3vl"],
 )
 def test_rows_match_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
     check(name, tmp_path)
