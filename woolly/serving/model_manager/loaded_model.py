@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from woolly.engine.loading.memory_estimate import MemoryEstimate
 from woolly.llm import LLM
 from woolly.serving.errors import answer_cancelled
+from woolly.serving.model_manager.keep_alive import KeepAlive
 from woolly.serving.model_manager.model_info import ModelInfo
-from woolly.serving.model_manager.served_names import KeepAlive
 from woolly.serving.settings.table import Settings
 
 

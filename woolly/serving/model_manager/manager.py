@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +20,7 @@ from woolly.serving.model_manager.catalog import ModelCatalog, name_taken, same_
 from woolly.serving.model_manager.device_failures import DeviceFailures
 from woolly.serving.model_manager.dynamic_adapters import DynamicAdapters
 from woolly.serving.model_manager.eviction import check_reload, choose_evictions
+from woolly.serving.model_manager.keep_alive import KeepAlive, KeepAliveTimes
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.loader import (
     estimate_model,
@@ -35,7 +35,7 @@ from woolly.serving.model_manager.loader import (
 from woolly.serving.model_manager.model_info import Capability, ModelInfo
 from woolly.serving.model_manager.resolver import NO_MODEL as NO_MODEL
 from woolly.serving.model_manager.resolver import ModelResolver, is_allowed
-from woolly.serving.model_manager.served_names import KeepAlive, ServedNames
+from woolly.serving.model_manager.served_names import ServedNames
 from woolly.serving.observability.logs import log
 from woolly.serving.settings.table import Settings
 from woolly.store import Preset
@@ -60,7 +60,7 @@ class ModelManager:
         self.dynamic_adapters = DynamicAdapters(settings, self._catalog, self._names, self._loaded, self.use)
         self.resolver = ModelResolver(settings, self._catalog, self._names, self._loaded)
         self.device_failures = DeviceFailures()
-        self._keep_alive: dict[str, float] = {}  # seconds, for models with a keep-alive set by a client
+        self._keep_alive = KeepAliveTimes(settings.keep_alive)
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
         self._closed = False
@@ -201,23 +201,18 @@ class ModelManager:
 
     def set_keep_alive(self, name: str, seconds: float) -> None:
         """Set how long a model stays loaded after its last use, instead of --keep-alive."""
-        self._keep_alive[name] = seconds
+        self._keep_alive.set(name, seconds)
 
     def keep_alive_of(self, name: str) -> float:
         """Return the keep-alive of a model in seconds; infinite for a model that is never unloaded."""
-        keep_alive = self._loaded[name].keep_alive if name in self._loaded else KeepAlive()
-        if keep_alive.is_pinned:
-            return math.inf
-        default = self._settings.keep_alive or math.inf
-        return self._keep_alive.get(name, default if keep_alive.seconds is None else keep_alive.seconds)
+        preset = self._loaded[name].keep_alive if name in self._loaded else KeepAlive()
+        return self._keep_alive.seconds(name, preset)
 
     async def unload_idle(self) -> None:
         """Unload models whose keep-alive has expired."""
-        now = time.monotonic()
-        for slot in self.loaded_models:
-            if slot.is_idle and now - slot.last_used >= self.keep_alive_of(slot.info.name):
-                log.info("model unused", extra={"model": slot.info.name})
-                await self._unload(slot)
+        for slot in self._keep_alive.expired(self.loaded_models):
+            log.info("model unused", extra={"model": slot.info.name})
+            await self._unload(slot)
 
     async def close(self) -> None:
         """Unload all models; open requests are cancelled."""

@@ -16,27 +16,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from woolly.errors import StoreError
 from woolly.llm.presets import defaults_of, load_of
 from woolly.sampling import SamplingParams
+from woolly.serving.model_manager.keep_alive import KeepAlive
 from woolly.serving.model_manager.model_info import ModelInfo
 from woolly.serving.observability.logs import log
 from woolly.store import Preset, find_preset, list_derived, read_presets
 
 TABLE = "models"
 _REASONING = ("auto", "on", "off")
-
-
-@dataclass(frozen=True)
-class KeepAlive:
-    """Keep-alive of a model after its last use."""
-
-    is_pinned: bool = False
-    seconds: float | None = None  # None: the server's setting
 
 
 class ServedNames:
