@@ -14,8 +14,8 @@ from woolly.chat import ChatFormat
 from woolly.llm import ChatChunk
 from woolly.serving.errors import ApiError
 from woolly.serving.generation.running_request import RunningRequest
-from woolly.serving.generation.sse import sse_event
 from woolly.serving.router import APIRouter
+from woolly.serving.sse import sse_event
 
 HealthReport = Literal["health", "status", "ready", "live"]  # the function in observability/health.py
 

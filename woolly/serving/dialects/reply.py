@@ -20,9 +20,9 @@ from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.admission import Admitted
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams
-from woolly.serving.generation.sse import EventStreamResponse
 from woolly.serving.generation.token_constraints import UNCONSTRAINED
 from woolly.serving.observability.logs import log
+from woolly.serving.sse import EventStreamResponse
 
 
 async def answer_chat(

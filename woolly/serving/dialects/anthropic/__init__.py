@@ -7,9 +7,9 @@ from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.anthropic import batches, replies, routes
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.sse import named_sse_event
 from woolly.serving.observability.logs import request_id
 from woolly.serving.router import APIRouter
+from woolly.serving.sse import named_sse_event
 
 __all__ = ["DIALECT", "Anthropic"]
 

@@ -14,7 +14,7 @@ from woolly.serving.dialect import ReplyContext
 from woolly.serving.dialects.call_arguments import Arguments
 from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.dialects.heartbeat import with_heartbeats
-from woolly.serving.generation.sse import named_sse_event
+from woolly.serving.sse import named_sse_event
 
 Data = dict[str, Any]
 

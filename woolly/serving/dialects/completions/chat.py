@@ -20,8 +20,8 @@ from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLog
 from woolly.serving.dialects.completions.tools import custom_names
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.reply import answer_chat
-from woolly.serving.generation.sse import TextFrame, sse_event
 from woolly.serving.generation.token_constraints import UNCONSTRAINED, TokenConstraints
+from woolly.serving.sse import TextFrame, sse_event
 
 DONE = "[DONE]"
 

@@ -30,9 +30,9 @@ from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.running_request import RunningRequest
-from woolly.serving.generation.sse import TextFrame, sse_event
 from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.loaded_model import ModelSlot
+from woolly.serving.sse import TextFrame, sse_event
 
 
 async def text_completions(body: CompletionBody, request: Request) -> Response:

@@ -14,7 +14,7 @@ from woolly.serving.dialects.call_arguments import arguments_object
 from woolly.serving.dialects.completions.logprobs import LogprobTrack, PlacedLogprob
 from woolly.serving.dialects.encrypted_reasoning import encode_reasoning
 from woolly.serving.dialects.heartbeat import with_heartbeats
-from woolly.serving.generation.sse import sse_event
+from woolly.serving.sse import sse_event
 
 Data = dict[str, Any]
 _LOWEST = -9999.0  # for impossible tokens; JSON has no infinity

@@ -24,11 +24,11 @@ from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.admission import Admitted
 from woolly.serving.generation.generator import GenerationRequest, Generator
 from woolly.serving.generation.running_request import RunningRequest
-from woolly.serving.generation.sse import sse_event
 from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.model_manager.loaded_model import ModelSlot
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.router import APIRouter
+from woolly.serving.sse import sse_event
 from woolly.tokens import Tokenizer
 
 router = APIRouter()

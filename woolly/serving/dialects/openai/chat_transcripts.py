@@ -15,7 +15,7 @@ from woolly.serving.dialects.completions.replies import Reply
 from woolly.serving.dialects.heartbeat import with_heartbeats
 from woolly.serving.dialects.openai.transcript_form import TranscriptForm
 from woolly.serving.dialects.reply import json_reply
-from woolly.serving.generation.sse import sse_event
+from woolly.serving.sse import sse_event
 
 
 class TranscriptUsage(Reply):

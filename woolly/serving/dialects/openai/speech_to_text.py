@@ -19,9 +19,9 @@ from woolly.serving.dialects.reply import json_reply, stream_reply
 from woolly.serving.errors import to_api_error
 from woolly.serving.gate.request_id import client_of, owner_of
 from woolly.serving.generation.generator import GenerationRequest, Generator
-from woolly.serving.generation.sse import sse_event
 from woolly.serving.generation.thread_pool import run_in_thread
 from woolly.serving.observability.logs import log
+from woolly.serving.sse import sse_event
 from woolly.speech import DecodeRequest, Transcriber, Transcript, TranscriptSegment
 from woolly.speech.async_segments import stream_segments
 from woolly.speech.languages import NAMES

@@ -7,8 +7,8 @@ from woolly.llm import ChatChunk
 from woolly.serving.dialect import ChatDialect, ReplyContext
 from woolly.serving.dialects.responses import conversation_routes, replies, routes
 from woolly.serving.errors import ApiError, error_body
-from woolly.serving.generation.sse import named_sse_event
 from woolly.serving.router import APIRouter
+from woolly.serving.sse import named_sse_event
 
 __all__ = ["DIALECT", "Responses"]
 

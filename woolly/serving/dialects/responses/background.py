@@ -16,7 +16,7 @@ from woolly.serving.errors import invalid_param
 from woolly.serving.gate.request_id import owner_of
 from woolly.serving.generation.generator import Generator
 from woolly.serving.generation.resumable_streams import ResumableStreams
-from woolly.serving.generation.sse import EventStreamResponse
+from woolly.serving.sse import EventStreamResponse
 
 
 async def answer_later(

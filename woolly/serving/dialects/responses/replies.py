@@ -20,7 +20,7 @@ from woolly.serving.dialects.responses.output import Output
 from woolly.serving.dialects.responses.store import ResponseStore
 from woolly.serving.dialects.responses.tools import RequestTools
 from woolly.serving.errors import ApiError
-from woolly.serving.generation.sse import named_sse_event
+from woolly.serving.sse import named_sse_event
 
 Data = dict[str, Any]
 
