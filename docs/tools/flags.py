@@ -45,9 +45,7 @@ def _meaning(row: ForeignFlag) -> str:
     if row.ours:
         if row.into is not None and not row.takes_value:
             return f"`{' '.join(row.into('on'))}`"
-        return row.noted or f"`{row.ours}`" + (
-            " with Woolly's form of the value" if row.takes_value and row.into else ""
-        )
+        return row.noted or f"`{row.ours}`" + (" (the values have other names)" if row.takes_value and row.into else "")
     if row.sets:
         return f"sets `{row.sets}`"
     if row.prints:

@@ -252,7 +252,7 @@ def main() -> int:
     parser.add_argument("--only", help="one source file; nothing is written")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--wanted", action="store_true", help="only print the targets, with commas")
+    parser.add_argument("--wanted", action="store_true", help="only print the targets, separated by commas")
     options = parser.parse_args()
     if options.wanted:
         print(",".join(wanted_targets(options.targets)))

@@ -87,7 +87,7 @@ def test_why_shows_as_many_runs_side_by_side_as_fit(width):
     assert max(map(len, lines)) <= width
     assert sum("time  bound by" in line for line in lines) == {45: 3, 60: 3, 80: 2, 100: 1}[width]
     text = " ".join(" ".join(lines).split())
-    assert "What would help most: end what else runs on this machine (2.00x)" in text
+    assert "What would help most: stop other programs on this machine (2.00x)" in text
 
 
 def test_why_uses_the_singular_for_one():

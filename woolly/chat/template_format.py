@@ -133,7 +133,7 @@ def _derive(template: ChatTemplate, tokenizer: Tokenizer | None) -> TemplateForm
     if template.is_fallback:
         return TemplateFormat(added or row, False, find_reasoning(template.source))
     from woolly.chat.derive_reasoning import derive_reasoning
-    from woolly.chat.tools.derivation.calls import derive_format, find_probe
+    from woolly.chat.tools.derivation.derive_format import derive_format, find_probe
 
     probe = find_probe(template)
     if added is None and row.name in _NOT_AS_SHOWN:

@@ -184,7 +184,7 @@ def _busy(s: Situation) -> Advice | None:
         "busy",
         s.prompt.seconds * left,
         s.one.seconds * left,
-        "end what else runs on this machine",
+        "stop other programs on this machine",
         f"other programs took {s.busy:.0%} of the time of {_threads_text(s.threads)}, so all figures here are too low",
     )
 

@@ -50,7 +50,7 @@ _REJECTED = {
     "options": "send its fields at the top level, such as temperature, top_k or max_tokens",
     "num_ctx": "the context size is set by --ctx-size; remove it",
     "system": "send a message with role system",
-    "template": "the model's own template is used; remove it",
+    "template": "only the template of the model's file is supported; remove this field",
     "chat_template": "the template is set by --chat-template; remove it",
     "images": "only text is supported; remove it",
     "input": "use messages, or prompt",

@@ -54,7 +54,7 @@ struct Ngrams final : Step {
         slot.check(cache);
         for (int64_t i = 0; i < batch.n_rows; ++i)
             if (batch.tokens[i] < 0 || batch.tokens[i] >= 1 << 24)
-                throw std::invalid_argument("token " + std::to_string(batch.tokens[i]) + " cannot be kept in a slot");
+                throw std::invalid_argument("token " + std::to_string(batch.tokens[i]) + " is outside the vocabulary");
     }
 
     // Token `back` positions before that of `row`, -1 before the text.

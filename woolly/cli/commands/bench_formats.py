@@ -130,7 +130,7 @@ class Record:
 
 
 def write(records: Sequence[Record], form: str, console: Console) -> None:
-    """Write all tests in a format. The default is md, or a table if md is too wide for the terminal."""
+    """Write the results of all tests in a format: by default md, or a table if md is too wide for the terminal."""
     if not form:
         wide = console.is_terminal and len(_markdown(records).partition("\n")[0]) > console.width
         form = "table" if wide else "md"

@@ -133,7 +133,7 @@ def _number(text: str) -> float | None:
 
 
 def _json(text: str) -> Any:
-    """Return the first object or list of a text, else the complete text as JSON.
+    """Return the first JSON object or list in a text, or the complete text parsed as JSON.
 
     Invalid JSON is returned as Ellipsis, which equals no answer.
     """

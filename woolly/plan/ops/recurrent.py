@@ -183,7 +183,8 @@ class RecurrentOps(Recorder):
         self._heads("scan_mamba2", heads, x)
         self._heads("scan_mamba2", groups, b, c)
         if b.width != c.width or heads % groups != 0:
-            self._fail(f"scan_mamba2 got b of {b.width} and c of {c.width} in {groups} groups for {heads} heads")
+            got = f"got {b.width}, {c.width}, {heads}, {groups}"
+            self._fail(f"scan_mamba2 needs b and c of equal width, and heads as a multiple of groups; {got}")
         for weight in weights:
             if math.prod(weight.shape) != heads:
                 self._fail(f"{weight.name} has shape {weight.shape}, expected {heads} numbers")

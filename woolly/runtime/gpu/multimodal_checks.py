@@ -81,7 +81,7 @@ class MultimodalChecks:
             first, taps, n = step.integer("first"), step.integer("taps"), step.weights[0].shape[0]
             own = gather_rows[:, first : first + taps]
             if own.shape[1] < taps or own.min() < -1 or own.max() >= n:
-                raise ValueError(f"a place is outside its table of {n}")
+                raise ValueError(f"a row index is outside its table of {n}")
 
     def _check_matrices(self, batch: Batch) -> None:
         """Raise ValueError unless each row selects matrix 0 or 1."""

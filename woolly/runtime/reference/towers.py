@@ -27,7 +27,7 @@ def embedding_bag(c: OpContext, step: Step, x: Float32) -> Float32:
     for column in range(step.integer("first"), step.integer("first") + step.integer("taps")):
         gather_rows = c.batch.gather_rows[:, column]
         if gather_rows.min() < -1 or gather_rows.max() >= len(table):
-            raise ValueError(f"a place is outside its table of {len(table)}")
+            raise ValueError(f"a row index is outside its table of {len(table)}")
         y += np.where(
             gather_rows[:, None] >= 0, c.batch.gather_weights[:, column, None] * table[gather_rows], np.float32(0)
         )

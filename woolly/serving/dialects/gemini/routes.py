@@ -102,7 +102,10 @@ async def _answer(model: str, body: GenerateBody, request: Request, *, stream: b
 async def _embed(model: str, bodies: list[EmbedBody], request: Request) -> list[Any]:
     sizes = {body.output_dimensionality for body in bodies}
     if len(sizes) > 1:
-        raise invalid_param("requests.outputDimensionality", "must be the same in all requests; send one request each")
+        raise invalid_param(
+            "requests.outputDimensionality",
+            "must be the same in all requests of a batch; send a separate batch for each value",
+        )
     for name in ("task_type", "title"):
         if any(getattr(body, name) for body in bodies):
             ignore({"task_type": "taskType"}.get(name, name))

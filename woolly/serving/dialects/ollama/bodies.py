@@ -163,7 +163,9 @@ class GenerateBody(AnswerBody):
             if self.tell_schema and getattr(self, name):
                 raise invalid_param("tell_schema", f"cannot be combined with {name}, which has no system message")
         if self.template:
-            raise invalid_param("template", "the model's own template is used; remove it, or set raw")
+            raise invalid_param(
+                "template", "only the template of the model's file is supported; remove this field, or set raw"
+            )
         for name in ("system", "context"):
             if (self.raw or (self.suffix and name == "context")) and getattr(self, name):
                 raise invalid_param(

@@ -32,7 +32,7 @@ router = APIRouter()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}(:[A-Za-z0-9._-]{1,79})?")
 _MAX_SYSTEM_CHARS = 64 * 1024  # characters
 _REJECTED = {
-    "template": "the model's own template is used; remove it",
+    "template": "only the template of the model's file is supported; remove this field",
     "messages": "derived models cannot have messages; send them to /api/chat",
     "files": "uploads are not supported; put a GGUF file into the models folder",
     "adapters": "adapters are set with --lora",
