@@ -118,7 +118,7 @@ def _unique(writer: Writer, shape: ArrayShape) -> list[Sequence]:
             return [('"["', *_items(writer, shape), '"]"')]
         raise RequestError(
             f"the JSON schema uses 'uniqueItems' at {shape.unique.pointer}, which grammars can only enforce for items"
-            " of an enum or a small range; give the items an enum, or remove it"
+            " of an enum or a small range; give the items an enum, or remove it (a list with maxItems instead of a set)"
         )
     if n == 0:
         return _permutations(writer, shape, tail)

@@ -185,8 +185,8 @@ def product(parts: list[Alternatives], kind: str) -> Alternatives:
             combined = dict.fromkeys(_absorb(list(combined)))
         if len(combined) > MAX_ALTERNATIVES:
             raise RequestError(
-                f"the JSON schema too large: it combines more than {MAX_ALTERNATIVES} alternatives for one value; use"
-                " fewer anyOf, oneOf, not and if together"
+                f"the JSON schema combines more than {MAX_ALTERNATIVES} alternatives for one value; use fewer anyOf,"
+                " oneOf, not and if together"
             )
         result = list(combined)
     return result
