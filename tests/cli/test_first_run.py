@@ -83,10 +83,10 @@ def test_s_keeps_the_small_model_for_good(home, hub):
     for question in (True, False):
         with Terminal(*ASK, home=home, HF_ENDPOINT=hub.url) as terminal:
             if question:
-                terminal.until("s stays with smollm2: ")
+                terminal.until("Enter to download, s to stay with smollm2: ")
                 pressed(terminal, "s", "smollm2")
             rest = terminal.rest()
-        assert "Enter takes it" not in rest and "answers better" not in rest
+        assert "Enter to" not in rest and "answers better" not in rest
     assert state(home)["model"] == "smollm2" and not hub.sent("cdn/")
 
 
@@ -117,7 +117,7 @@ def test_local_model_is_offered_without_a_download(home, hub):
     place.mkdir(parents=True)
     (place / "wool-Q4_K_M.gguf").write_bytes(hub.repos[REPO]["wool-Q4_K_M.gguf"])
     with Terminal(*ASK, home=home, HF_ENDPOINT="http://127.0.0.1:9") as terminal:
-        reported = " ".join(terminal.until("s stays with smollm2: ").split())
+        reported = " ".join(terminal.until("Enter to use wool:1m, s to stay with smollm2: ").split())
         assert "wool:1m answers far better: it is here, licence" in reported
         pressed(terminal, "\r", "wool:1m")
         assert "smollm2 answers" not in terminal.rest()
@@ -140,7 +140,7 @@ def test_chosen_model_is_the_default_of_run_chat_and_launch(home, hub):
 def test_failed_download_is_reported_after_the_answer(home, hub):
     hub.repos.clear()
     with Terminal(*ASK, home=home, HF_ENDPOINT=hub.url) as terminal:
-        terminal.until("s stays with smollm2: ")
+        terminal.until("s to stay with smollm2: ")
         pressed(terminal, "\r", "answers meanwhile")
         assert "error: there is no repository hf:org/wool-GGUF" in " ".join(terminal.rest().split())
         assert terminal.ended() == 1
@@ -158,7 +158,7 @@ def test_ctrl_c_during_a_download_says_how_to_resume(monkeypatch, capsys):
     def interrupted(self, timeout):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("woolly.store.pull_model", pull)
+    monkeypatch.setattr("woolly.store.pull", pull)
     download = model_offer.Download("wool:1m")
     assert begun.wait(60)
     monkeypatch.setattr(threading.Thread, "join", interrupted)

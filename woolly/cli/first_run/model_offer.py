@@ -92,7 +92,7 @@ def offer() -> Download | None:
         f"woolly: {DEFAULT_MODEL} is a toy of 98 MB. {better.name} answers far better: {cost}, licence"
         f" {better.tag.licence}, about {better.rate:.0f} tokens/s here."
     )
-    if not _is_taken(better.name):
+    if not _is_taken(better):
         save_state(model=DEFAULT_MODEL)
         return None
     save_state(model=better.name)
@@ -162,16 +162,17 @@ class _Reached:
             self.is_true = True
 
 
-def _is_taken(name: str) -> bool:
+def _is_taken(better: Recommendation) -> bool:
     """True if the user presses Enter. s keeps the current model."""
-    click.echo(f"Enter to download, s to stay with {DEFAULT_MODEL}: ", err=True, nl=False)
+    action = f"use {better.name}" if better.is_here else "download"
+    click.echo(f"Enter to {action}, s to stay with {DEFAULT_MODEL}: ", err=True, nl=False)
     while True:
         try:
             key = click.getchar()
         except EOFError:
             key = _STAYS[0]
         if key in ("\r", "\n", "y", "Y"):
-            click.echo(name, err=True)
+            click.echo(better.name, err=True)
             return True
         if key in _STAYS:
             click.echo(DEFAULT_MODEL, err=True)
