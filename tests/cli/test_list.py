@@ -239,6 +239,24 @@ def test_missing_model_is_announced_as_a_download(folder):
     assert str(error.value).endswith("first (hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M, ~0.5 GB)")
 
 
+def test_show_and_run_mean_the_size_that_pull_chooses(folder, model, monkeypatch):
+    from woolly.cli.first_run import recommendation
+    from woolly.machine.capacity import Capacity
+
+    monkeypatch.setattr(recommendation, "machine_capacity", lambda: Capacity(12 * 10**9, 16 * 10**9, 10**12))
+    monkeypatch.setattr(recommendation, "_bandwidth", lambda n_bytes: 45e9)
+    hub = Hub()
+    hub.repos["unsloth/Qwen3.5-4B-GGUF"] = {"Qwen3.5-4B-Q4_K_M.gguf": model.read_bytes()}
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    try:
+        result = CliRunner().invoke(app, ["show", "qwen3.5"])
+    finally:
+        hub.close()
+    assert result.exit_code == 0 and "qwen3.5 means qwen3.5:4b on this machine" in result.stderr
+    with pytest.raises(UsageError, match=r"qwen3\.5 is a model; .*\(hf:unsloth/Qwen3\.5-4B-GGUF:Q4_K_M, "):
+        woolly("run", "qwen3.5")
+
+
 def test_unrunnable_model_is_not_fetched(folder, monkeypatch):
     monkeypatch.setattr(pulling, "pull_with_progress", lambda *_: pytest.fail("fetched"))
     name, family = next(iter(all_families().items()))

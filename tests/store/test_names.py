@@ -152,6 +152,8 @@ def test_catalogue_name_pulls_its_file_and_a_wrong_url_is_named(hub, tmp_path):
     assert resolve("qwen3:4b") == resolve("QWEN3:4b") == resolve("Qwen/Qwen3-4B-GGUF") == path
     with pytest.raises(StoreError, match=r"Qwen/Qwen3-4B-GGUF has no Q8_0; it has Q4_K_M"):
         pull("qwen3:4b-q8_0")
+    with pytest.raises(StoreError, match=r"run `woolly pull qwen3-vl` for the largest .*, or choose a size: 8b, "):
+        resolve("qwen3-vl")
     with pytest.raises(StoreError, match="there is no repository hf:Qwen/Qwen3-8B-GGUF on the hub"):
         pull("qwen3")
 

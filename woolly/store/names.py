@@ -79,6 +79,12 @@ def sizes_of_family(text: str) -> list[CatalogueEntry]:
     return []
 
 
+def choosable_sizes(text: str) -> list[CatalogueEntry]:
+    """Return the sizes of a family of generative models for its bare name, of which `woolly pull` chooses one."""
+    sizes = sizes_of_family(text)
+    return sizes if sizes and all_families()[sizes[0].name.partition(":")[0]].is_generative else []
+
+
 def _family_and_tag(typed: str) -> tuple[str, str | None] | None:
     """Return family and tag of a name in any spelling; the tag may be unknown, and is None for a bare family name.
 

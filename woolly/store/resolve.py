@@ -18,6 +18,7 @@ from woolly.store.inventory import find_stored, list_models
 from woolly.store.model_folder import models_folder
 from woolly.store.names import (
     catalogue_names,
+    choosable_sizes,
     expand_home,
     find_in_catalogue,
     is_bare_repo,
@@ -104,6 +105,12 @@ def _find_hub(text: str, wanted: HubName) -> Path | None:
 
 def _not_here(text: str, remote: HubName | str) -> str:
     named = find_in_catalogue(text)
+    if sizes := choosable_sizes(text):
+        tags = ", ".join(entry.name.partition(":")[2] for entry in sizes)
+        return (
+            f"the model {text} is not downloaded yet; run `woolly pull {text}` for the largest size that runs well"
+            f" here, or choose a size: {tags}"
+        )
     if named is not None:
         size = f"{named.size.gigabytes}, " if named.size else ""
         return f"the model {text} is not downloaded yet; run `woolly pull {text}` ({size}{named.hub})"

@@ -97,8 +97,7 @@ def _rows(architectures: tuple[str, ...], capacity: Capacity) -> Iterator[dict[s
         for tag, entry in family.tags.items():
             is_here = entry.n_bytes > capacity.disk and find_stored(f"{name}:{tag}") is not None
             fit = fits_here(entry, architectures, capacity, is_here=is_here)
-            # Embeddings and transcripts are not generated token by token.
-            rate = expected_rate(entry) if family.purpose in ("chat", "base") else None
+            rate = expected_rate(entry) if family.is_generative else None
             yield {
                 "name": f"{name}:{tag}",
                 "kind": family.purpose,

@@ -54,7 +54,7 @@ def pull(
     if catalogue:
         _pull_catalogue(model or named, sha256)
         return
-    name = _sized(one_model("pull", model, named, store.DEFAULT_MODEL))
+    name = chosen_size(one_model("pull", model, named, store.DEFAULT_MODEL))
     if reason := _cannot_run(name):
         click.echo(f"woolly: {reason}; downloading anyway", err=True)
     print(pull_with_progress(name, stderr_console(), sha256, with_projector=not no_mmproj, with_draft=draft))
@@ -117,14 +117,14 @@ def fetched(name: str) -> str | Path:
         return name
     with contextlib.suppress(StoreError):
         return store.resolve(name)
-    name = _sized(name)
+    name = chosen_size(name)
     if reason := _cannot_run(name):
         raise UnsupportedError(f"{reason}; `woolly list --architectures` lists the supported architectures")
     return pull_with_progress(name, stderr_console())
 
 
-def _sized(name: str) -> str:
-    """Return the size of a family that runs well here for its bare name, and print it."""
+def chosen_size(name: str) -> str:
+    """Return the largest size of a family that runs well here for its bare name, and print it."""
     if store.is_path(name) or ":" in name.removesuffix(":latest"):
         return name
     from woolly.cli.first_run.recommendation import choose_size

@@ -77,6 +77,7 @@ def show(
     For a remote model, only the header is downloaded.
     """
     import_numpy(None)
+    from woolly.cli.commands.pull import chosen_size
     from woolly.cli.commands.remote_header import is_remote, remote_header
     from woolly.gguf import open_gguf
     from woolly.runtime import check_kv_type
@@ -92,6 +93,7 @@ def show(
         return
     here = _here(model)
     if here is None and is_remote(model):
+        model = chosen_size(model)
         if identity or check:
             name = "--identity" if identity else "--check"
             raise UsageError(f"{name} needs the weights; run `woolly pull {model}` first")

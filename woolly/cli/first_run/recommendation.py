@@ -10,8 +10,8 @@ from woolly.cli.first_run.capacity import machine_capacity
 from woolly.cli.first_run.state_file import is_here
 from woolly.machine.background_load import OtherLoad
 from woolly.machine.capacity import Capacity
-from woolly.store import Tag, all_families, find_in_catalogue, read_catalogue
-from woolly.store.names import sizes_of_family
+from woolly.store import Tag, find_in_catalogue, read_catalogue
+from woolly.store.names import choosable_sizes
 
 if TYPE_CHECKING:
     from woolly.runtime import Gpu
@@ -63,8 +63,8 @@ def choose_size(name: str) -> str:
     If no size does, this is the smallest size that fits. Other names, and families with a downloaded size, are returned
     unchanged.
     """
-    sizes = sizes_of_family(name)
-    if not sizes or is_here(name) or all_families()[sizes[0].name.partition(":")[0]].purpose not in ("chat", "base"):
+    sizes = choosable_sizes(name)
+    if not sizes or is_here(name):
         return name
     capacity = machine_capacity()
     tags = [(entry.name, entry.size) for entry in sizes if entry.size is not None]

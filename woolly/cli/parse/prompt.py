@@ -163,8 +163,12 @@ def missing_prompt(name: str) -> str:
     """Return the error for a model without a prompt."""
     advice = f"{name} is a model; missing prompt after it (woolly chat {name} starts a chat)"
     with contextlib.suppress(StoreError):
-        named = None if is_path(name) else find_in_catalogue(name)
-        if named is not None and not _is_here(name):
+        if is_path(name) or _is_here(name):
+            return advice
+        from woolly.cli.first_run.recommendation import choose_size  # measures the memory
+
+        named = find_in_catalogue(choose_size(name))
+        if named is not None:
             size = f", {named.size.gigabytes}" if named.size else ""
             return f"{advice}; it is not here yet, so its file is downloaded first ({named.hub}{size})"
     return advice

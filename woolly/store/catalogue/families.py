@@ -70,6 +70,11 @@ class Family:
     purpose: Purpose
     tags: Mapping[str, Tag]
 
+    @property
+    def is_generative(self) -> bool:
+        """True if its models write answers token by token. Embeddings and transcripts are not."""
+        return self.purpose in ("chat", "base")
+
 
 @dataclass(frozen=True)
 class Catalogue:
