@@ -116,9 +116,9 @@ def test_minus_m_of_run_is_the_model(model):
 def test_every_sampler_has_its_option_and_documented_default():
     usual = SamplingParams()
     for option in SAMPLING.options:
-        assert option.shown in ("", "random", "no limit") or float(option.shown) == getattr(usual, option.name), (
-            option.name
-        )
+        assert option.shown in ("", "random", "no limit", "one per token", "the model's") or float(
+            option.shown
+        ) == getattr(usual, option.name), option.name
     without = {"max_tokens", "min_tokens", "n", "stop", "stop_token_ids", "logprobs", "prompt_logprobs", "min_keep"}
     without |= {"json_schema", "json_object", "regex", "choice", "lark", "grammar", "logits_processors"}
     without |= {"custom_sampler", "adapters", "post_sampling_probs"}

@@ -176,16 +176,16 @@ class SamplingParams:
     )
     diffusion_steps: int | None = option(
         None, "Denoising steps of an answer; by default one per token.", low=1, flags="--diffusion-steps",
-        group="Diffusion", label="Steps",
+        shown="one per token", group="Diffusion", label="Steps",
     )
     diffusion_block_length: int | None = option(
         None, "Tokens of a block; blocks are filled in from left to right. By default 32 or the complete answer.",
-        low=1, flags="--diffusion-block-length", group="Diffusion", label="Block length",
+        low=1, flags="--diffusion-block-length", shown="the model's", group="Diffusion", label="Block length",
         unit="tokens",
     )
     diffusion_algorithm: int | None = option(
-        None, "Order in which tokens are filled in; by default the model's.", low=0, high=4,
-        flags="--diffusion-algorithm", group="Diffusion", label="Order",
+        None, "Order in which tokens are filled in.", low=0, high=4, flags="--diffusion-algorithm",
+        shown="the model's", group="Diffusion", label="Order",
         choices=("Origin", "Entropy", "Margin", "Random", "Confidence"),
     )
     diffusion_alg_temp: float = option(
@@ -198,7 +198,7 @@ class SamplingParams:
     )
     diffusion_eps: float | None = option(
         None, "Last time of a continuous schedule; by default 0.001, or equal steps for models with blocks.",
-        low=0.0, high=1.0, flags="--diffusion-eps", group="Diffusion", label="Last time",
+        low=0.0, high=1.0, flags="--diffusion-eps", shown="the model's", group="Diffusion", label="Last time",
     )
     # fmt: on
     stop_token_ids: tuple[int, ...] = option((), "Token ids that end the answer and are not included in it.")
