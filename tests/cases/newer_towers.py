@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cases.shapes import PATCH, matrix, norm
-from tests.cases.tiny_tower import BIAS, FILTERS, SIDE, TABLE, TEXT, TWO_FRAMES, TinyTower
+from tests.cases.tiny_tower import BIAS, FILTERS, SIDE, SQUARE, TABLE, TEXT, TWO_FRAMES, TinyTower
 
 _ROW = 3 * PATCH  # pixels of a row of Gemma 4 12B
 
@@ -41,6 +41,14 @@ NEWER_TOWERS = (
         more={"ls1.weight": 32, "ls2.weight": 32},
         extra={"vision.projector.scale_factor": 4, "vision.attention.layer_norm_epsilon": 1e-5,
                "vision.preproc_image_size": 128},
+    ),
+    TinyTower(
+        "nemotron_v2_vl",
+        "nemotron_v2_vl",
+        SQUARE,
+        FILTERS | TABLE | {"v.class_embd": (3, 32)} | norm("mm.model.mlp.0", 128, False)
+        | matrix("mm.model.mlp.1", 96, 128, False) | matrix("mm.model.mlp.3", TEXT, 96, False),
+        extra={"use_gelu": True, "vision.projector.scale_factor": 2},
     ),
     # GLM-OCR: norms of q and k, but neither a norm after the patches nor a position table.
     TinyTower(

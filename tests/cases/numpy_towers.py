@@ -135,6 +135,20 @@ def step3_vl(weights, grid, patches, heads=2, eps=1e-5):
     return linear(x.reshape(-1, x.shape[-1]), weights, "mm.model.fc")
 
 
+def nemotron_vl(weights, grid, patches, heads=2, eps=1e-6):
+    x = linear(patches, weights, "v.patch_embd") + weights["v.position_embd.weight"]
+    x = np.concatenate([weights["v.class_embd"], x])
+    for i in range(2):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        h = layer_norm(x, own, "ln1", eps)
+        q, k, v = (linear(h, own, f"attn_{one}").reshape(len(x), heads, -1).swapaxes(0, 1) for one in "qkv")
+        x = x + linear(attention(q, k, v).swapaxes(0, 1).reshape(len(x), -1), own, "attn_out")
+        x = x + linear(gelu_erf(linear(layer_norm(x, own, "ln2", eps), own, "ffn_up")), own, "ffn_down")
+    x = x[len(weights["v.class_embd"]) :].reshape(grid[1] // 2, 2, grid[2] // 2, 2, -1)
+    y = rms_norm(x.swapaxes(1, 2).reshape(len(patches) // 4, -1), 1e-6, weights["mm.model.mlp.0.weight"])
+    return linear(np.maximum(linear(y, weights, "mm.model.mlp.1"), 0) ** 2, weights, "mm.model.mlp.3")
+
+
 def halved(x, weights, name):
     """A filter of 3 x 3 with stride 2 over lines and columns, with a border of zeros."""
     x, side = np.pad(x, ((1, 1), (1, 1), (0, 0))), len(x) // 2
@@ -163,5 +177,11 @@ def gemma4_12b_audio(weights, samples):
     return linear(rms_norm(frames, 1e-6), weights, "mm.a.input_projection")
 
 
-NUMPY_TOWERS = {"gemma4-12b": gemma4_12b, "glm-ocr": glm_ocr, "kimik25": kimi_k25, "step3vl": step3_vl}
+NUMPY_TOWERS = {
+    "gemma4-12b": gemma4_12b,
+    "glm-ocr": glm_ocr,
+    "kimik25": kimi_k25,
+    "step3vl": step3_vl,
+    "nemotron_v2_vl": nemotron_vl,
+}
 NUMPY_AUDIO_TOWERS = {"gemma4ua": gemma4_12b_audio}

@@ -55,6 +55,7 @@ PAIRS = {
     "kimivl": LATENTS["deepseek-v3"],
     "kimik25": LATENTS["deepseek-v3"],
     "step3vl": TINY["qwen3"],
+    "nemotron_v2_vl": HYBRIDS["nemotron_h"],
     "qwen2.5o": QWEN2,
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],

@@ -163,6 +163,15 @@ def test_step3_vl_pads_tiles_and_thin_images_with_black():
             assert (overview[:, : edge - 2] == 1).all() and (overview[:, edge + 3 :] == -1).all()
 
 
+@pytest.mark.parametrize("size", [(1, 1), (512, 512), (1000, 700), (200, 3000), (4320, 7680), (1, 5000)])
+def test_nemotron_vl_has_the_tiles_of_internvl(size):
+    one = VisionSettings("image", "nemotron_v2_vl", 512, 16, **HALF, merge_size=2)
+    tiling, other = (vision_families()[name].choose_tiling(*size, one) for name in ("nemotron_v2_vl", "internvl"))
+    assert tiling == other and set(tiling.sizes) == {(512, 512)}
+    text = make_replacement(tiling.empty_item(size, one), one)
+    assert text.n_rows == 256 * len(tiling.sizes) and (text.parts[0], text.parts[-1]) == ("<img>", "</img>")
+
+
 def test_one_image_has_one_digest():
     one, again, other = (
         process_image(Image(made(*size)), SETTINGS["qwen2"]) for size in ((90, 40), (90, 40), (40, 90))

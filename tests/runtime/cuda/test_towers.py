@@ -36,7 +36,18 @@ def emulated(monkeypatch):
 # filters of lines and columns.
 @pytest.mark.parametrize(
     "name",
-    ["qwen2.5vl", "gemma4", "minicpmv", "granite_speech", "gemma3na", "gemma4-12b", "gemma4ua", "kimik25", "step3vl"],
+    [
+        "qwen2.5vl",
+        "gemma4",
+        "minicpmv",
+        "granite_speech",
+        "gemma3na",
+        "gemma4-12b",
+        "gemma4ua",
+        "kimik25",
+        "step3vl",
+        "nemotron_v2_vl",
+    ],
 )
 def test_rows_match_the_reference_wherever_the_work_stops(name, emulated, tmp_path):
     check(name, tmp_path)
