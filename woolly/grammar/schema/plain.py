@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 _ANNOTATIONS = frozenset(
@@ -13,6 +14,10 @@ _COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 _BOUNDS = frozenset({"minimum", "maximum"})
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/([A-Za-z0-9_.-]+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# Anchored sequences of characters and classes that JSON spells in one way, without groups and alternatives.
+_PATTERN = re.compile(r"\^(?:(?:[\w :/#@-]|\[(?:\w-\w|\w)+-?\])(?:[+*?]|\{\d\d?(?:,(?:\d\d?)?)?\})?)+\$", re.ASCII)
+_RANGE = re.compile(r"(\w)-(\w)|\{(\d+),(\d+)\}", re.ASCII)
+_MAX_PATTERN = 100
 _EXACT = 1 << 53
 _LONGEST = 1_000  # characters of a name or constant
 _MAX_PROPERTIES = 500
@@ -70,9 +75,17 @@ def _copy(schema: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
             _need(schema.get("additionalProperties", False) is False)
             out["additionalProperties"] = False
         elif keyword == "additionalProperties":
-            if value is not False or "properties" not in schema:
+            if value is not False or not schema.keys() & {"properties", "patternProperties"}:
                 _need("properties" not in schema and isinstance(value, dict))
                 value = _copy(value, root, depth + 1)
+        elif keyword == "patternProperties":
+            _need(isinstance(value, dict) and len(value) == 1 and all(map(_is_plain_pattern, value)))
+            _need(schema.get("type") == "object" and schema.get("additionalProperties") is False)
+            _need("properties" not in schema)
+            value = {pattern: _copy(child, root, depth + 1) for pattern, child in value.items()}
+        elif keyword == "pattern":
+            _need(schema.get("type") == "string" and _is_plain_pattern(value))
+            _need(not schema.keys() & {"minLength", "maxLength"})
         elif keyword == "items":
             value = _copy(value, root, depth + 1)
         elif keyword == "anyOf":
@@ -97,6 +110,17 @@ def _properties(value: Any, root: dict[str, Any], depth: int) -> dict[str, Any]:
     _need(isinstance(value, dict) and len(value) <= _MAX_PROPERTIES)
     _need(all(len(name) <= _LONGEST and not _CONTROL.search(name) for name in value))
     return {name: _copy(schema, root, depth + 1) for name, schema in value.items()}
+
+
+def _is_plain_pattern(value: Any) -> bool:
+    if not isinstance(value, str) or len(value) > _MAX_PATTERN or not _PATTERN.fullmatch(value):
+        return False
+    return all(
+        low < high and any(low in part and high in part for part in (digits, ascii_lowercase, ascii_uppercase))
+        if low
+        else int(least) <= int(most)
+        for low, high, least, most in _RANGE.findall(value)
+    )
 
 
 def _is_list_of_types(value: Any) -> bool:
