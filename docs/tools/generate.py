@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from docs.tools import api, chat_templates, cli, flags, http, man, models, settings
+from docs.tools import api, chat_templates, cli, flags, http, man, models, reasoning, settings
 from tests.cases.templates import find_templates
 from woolly.models import architectures
 from woolly.multimodal import audio_families, vision_families
@@ -109,6 +109,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "n_catalogue_families": lambda: str(len(read_catalogue().families)),
     "n_catalogue_sizes": lambda: str(sum(len(family.tags) for family in read_catalogue().families.values())),
     "packages": packages,
+    "reasoning_terms": reasoning.terms,
+    "reasoning_variables": reasoning.variables,
     "llama_flags": lambda: flags.flags_of("llama.cpp"),
     "vllm_flags": lambda: flags.flags_of("vLLM"),
     "ollama_flags": lambda: flags.flags_of("Ollama"),

@@ -21,6 +21,7 @@ from woolly.chat.media import (
 )
 from woolly.chat.message import fit_ids, name_results
 from woolly.chat.reasoning import EFFORTS, ReasoningFormat, ReasoningSplitter
+from woolly.chat.reasoning_switches import OFF, ON
 from woolly.chat.roles import check_roles, fit_roles
 from woolly.chat.system_prefix import SystemPrefix
 from woolly.chat.template_format import TemplateFormat, find_template_format
@@ -104,6 +105,7 @@ def format_chat(
     source = template.source
     check_roles(request.messages, source)
     known = find_template_format(template, tokenizer)
+    request = _with_effort(request, template, known)
     _check_effort(request.reasoning.effort, known)
     request = _opened(request, tokenizer, modalities)  # cheap checks come first
     items = process_media(request.messages, modalities, request.media_cache)
@@ -166,6 +168,7 @@ def render_prompt(
     """
     template = template.for_tools if request.tools.mode != "none" else template
     known = find_template_format(template, tokenizer)
+    request = _with_effort(request, template, known)
     _check_effort(request.reasoning.effort, known)
     request = _opened(request, tokenizer, modalities)
     check_media(request.messages, modalities)
@@ -197,7 +200,7 @@ def _render(
     else:
         messages = describe_tools(messages, tools, known.calls.example)
     messages = fit_roles(messages, template)
-    given = {"tools": shown, "documents": request.documents, **_variables(request, template.source, known)}
+    given = {"tools": shown, "documents": request.documents, **_variables(request, known)}
     if request.continue_final:
         continuation = Continuation.of(messages, marks)
         plain = [known.to_template(message) for message in continuation.messages]
@@ -212,8 +215,12 @@ def _render(
     )
     if marks is None or not begins_answer:
         return text, False
-    if _must_close(request, known):
-        return text + (marks.end if marks.is_open(text) else marks.start + marks.end), False
+    is_off = request.reasoning.effort == OFF and not marks.has_channels  # in channels, a budget of 0 ends reasoning
+    if is_off and (known.switch is None or known.switch.name not in request.variables):
+        if marks.is_open(text):
+            return text + marks.end, False
+        if known.switch is None and (known.effort is None or known.effort.off is None):
+            return text + marks.start + marks.end, False
     return text, marks.is_open(text)
 
 
@@ -229,10 +236,12 @@ def _as_budgeted(request: ChatRequest, known: TemplateFormat) -> ChatRequest:
     effort, params, marks = request.reasoning.effort, request.params, known.reasoning
     if marks is None:
         return request
+    if effort == OFF and marks.has_channels:
+        return replace(request, params=replace(params, reasoning_budget=0))
     if params.reasoning_budget is None and effort in EFFORTS and known.effort is None:
         return replace(request, params=replace(params, reasoning_budget=EFFORTS[effort]))
-    if params.reasoning_budget == 0 and effort is None and not marks.has_channels:
-        return replace(request, reasoning=replace(request.reasoning, effort="none"))
+    if params.reasoning_budget == 0 and effort is None:
+        return replace(request, reasoning=replace(request.reasoning, effort=OFF))
     return request
 
 
@@ -242,12 +251,6 @@ def _reasoning_markers(
     after, answer = (marks.again, marks.answer) if marks.has_channels else ("", "")
     shown = tuple(sorted(marker_ids(tokenizer, marks.tokens)))
     return ReasoningMarkers(marks.start, marks.end, after, answer, shown, is_open, may_call)
-
-
-def _must_close(request: ChatRequest, known: TemplateFormat) -> bool:
-    """Return True if empty reasoning must end the prompt: reasoning is disabled, but the template has no switch."""
-    is_off = request.reasoning.effort == "none" and known.reasoning is not None and not known.reasoning.has_channels
-    return is_off and known.switch is None
 
 
 def _structure(
@@ -270,33 +273,52 @@ def _structure(
     return {"lark": answer_grammar(schema, tokenizer, marks=marks, is_open=is_open, header=header)}
 
 
-def _variables(request: ChatRequest, source: str, known: TemplateFormat) -> dict[str, Any]:
-    """Return the template variables of the request, including the reasoning effort."""
-    variables, effort = dict(request.variables), request.reasoning.effort
-    never_thinks = known.reasoning is None and "enable_thinking" not in source
-    if never_thinks and variables.get("enable_thinking") is False:
-        del variables["enable_thinking"]  # many clients send it to every model
+def _with_effort(request: ChatRequest, template: ChatTemplate, known: TemplateFormat) -> ChatRequest:
+    """Return the request with an effort for enable_thinking, which many clients send to every model.
+
+    Templates without reasoning cannot begin it, so they need no value that switches it off.
+    """
+    wanted, effort = request.variables.get("enable_thinking"), request.reasoning.effort
+    if not isinstance(wanted, bool) or template.reads("enable_thinking"):
+        return request
+    if known.reasoning is None and wanted:
+        return request
+    variables = {name: value for name, value in request.variables.items() if name != "enable_thinking"}
+    if known.reasoning is not None and effort is None:
+        effort = ON if wanted else OFF
+    return replace(request, variables=variables, reasoning=replace(request.reasoning, effort=effort))
+
+
+def _variables(request: ChatRequest, known: TemplateFormat) -> dict[str, Any]:
+    """Return the template variables of the request, including those for the effort and the budget of the reasoning."""
+    variables, effort, budget = dict(request.variables), request.reasoning.effort, request.params.reasoning_budget
+    switch, levels = known.switch, known.effort
+    if switch is not None and switch.takes_budget and budget is not None and budget > 0 and effort != OFF:
+        variables.setdefault(switch.name, budget)
     if effort is None:
         return variables
-    if effort != "none" and known.effort is not None:
-        variables.setdefault(known.effort.name, known.effort.words.get(effort, effort))
-    elif known.switch is not None:
-        value = known.switch.off if effort == "none" else known.switch.on
-        if value is not None:
-            variables.setdefault(known.switch.name, value)
+    value = None if switch is None else switch.off if effort == OFF else switch.on
+    if switch is not None and value is not None:
+        variables.setdefault(switch.name, value)
+    if levels is None:
+        return variables
+    if effort == OFF:
+        if switch is None and levels.off is not None:
+            variables.setdefault(levels.name, levels.off)
+        elif known.reasoning is not None and known.reasoning.has_channels:
+            variables.setdefault(levels.name, levels.level("minimal"))
+    elif effort != ON:
+        variables.setdefault(levels.name, levels.level(effort))
+    elif levels.off is not None and switch is None:
+        variables.setdefault(levels.name, levels.level("medium"))  # without an effort, Hy3 does not reason
     return variables
 
 
 def _check_effort(effort: str | None, known: TemplateFormat) -> None:
     """Raise RequestError if neither the template, nor empty reasoning, nor a budget can implement the effort."""
-    if effort is None or known.switch is not None:
+    if effort in (None, OFF) or known.effort is not None:
         return
-    marks = known.reasoning
-    if effort == "none":
-        is_kept = marks is None or not marks.has_channels
-    else:
-        is_kept = (marks is not None and effort in EFFORTS) or known.effort is not None
-    if not is_kept:
+    if effort not in (ON, *EFFORTS) or (known.reasoning is None and known.switch is None):
         raise RequestError(
             "reasoning_effort: the model's chat template has no such switch; leave it out", field="reasoning_effort"
         )

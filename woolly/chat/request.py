@@ -22,7 +22,7 @@ class ReasoningOptions:
     """Reasoning effort and budget, and whether reasoning is shown."""
 
     effort: str | None = (
-        None  # "none" disables reasoning; other values as in the template; None: the template's default
+        None  # "none" and "on" switch reasoning; minimal to max, or as in the template; None: the template's default
     )
     is_split: bool | None = None  # False: reasoning and its markers stay in the text; None: the server's default
 

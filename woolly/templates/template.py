@@ -206,7 +206,12 @@ class ChatTemplate:
         return self._compiled.render(plain, Budget(work, memory, SECONDS / share + work / WORK_PER_SECOND, given))
 
     def probe(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, begins_answer: bool
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        begins_answer: bool,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt for a tiny conversation, or "" if the template rejects it. Uses a small budget."""
         plain = [_Intake().copy(message, "message") for message in messages]
@@ -214,13 +219,21 @@ class ChatTemplate:
             fitted = [self._fit(message, 1) for message in plain]
         except TemplateError:
             return ""
-        return self._probe(fitted, tools, begins_answer=begins_answer)
+        return self._probe(fitted, tools, begins_answer=begins_answer, variables=variables)
 
-    def _probe(self, messages: list[dict[str, Any]], tools: Any = None, *, begins_answer: bool = True) -> str:
+    def _probe(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Any = None,
+        *,
+        begins_answer: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return the prompt for a tiny conversation, or "" if the template rejects it."""
         plain = {
             **self._tokens,
             **_defaults(),
+            **(variables or {}),
             **self._functions(tools),
             "messages": messages,
             "tools": self._no_tools if tools is None else tools,

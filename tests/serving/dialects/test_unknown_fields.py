@@ -199,7 +199,7 @@ CHANNELS = PLAIN + "{# <|channel|> <|message|> #}"
         (THINKING, "high", 200, False),  # no budget
         (THINKING, "strange", 200, True),
         (THINKING, "none", 200, False),  # the prompt ends with an empty thought
-        (CHANNELS, "none", 400, False),
+        (CHANNELS, "none", 200, False),  # a budget of 0 ends the reasoning
     ],
 )
 def test_effort_unknown_to_the_template_is_ignored_if_thinking_is_off(app_with, template, effort, status, ignores):

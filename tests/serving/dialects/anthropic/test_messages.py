@@ -68,10 +68,10 @@ def test_thinking_blocks_become_reasoning_from_text_or_signature():
 
 
 def test_thinking_is_off_by_default():
-    assert chat().variables == {"enable_thinking": False} == chat(thinking={"type": "disabled"}).variables
+    assert chat().reasoning.effort == "none" == chat(thinking={"type": "disabled"}).reasoning.effort
     asked = chat(thinking={"type": "adaptive"}, output_config={"effort": "xhigh"})
-    assert asked.variables == {} and asked.reasoning.effort == "high"
-    assert chat(thinking={"type": "enabled", "budget_tokens": 9}).reasoning.effort == "medium"
+    assert asked.variables == {} and asked.reasoning.effort == "xhigh"
+    assert chat(thinking={"type": "enabled", "budget_tokens": 9}).reasoning.effort == "on"
 
 
 def test_last_assistant_message_is_continued():

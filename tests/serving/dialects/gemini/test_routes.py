@@ -138,7 +138,7 @@ def test_calls_and_their_results_are_read(client):
 
 def test_snake_case_names_and_thinking_are_read():
     chat = read(generation_config={"stop_sequences": ["x"], "thinking_config": {"thinking_budget": 0}})
-    assert chat.params.stop == ("x",) and chat.variables == {"enable_thinking": False}
+    assert chat.params.stop == ("x",) and chat.reasoning.effort == "none"
     assert read(generationConfig={"thinkingConfig": {"thinkingLevel": "HIGH"}}).reasoning.effort == "high"
 
 

@@ -156,7 +156,8 @@ def test_template_switches_are_passed_or_rejected(ask):
     assert "message" in ask("thinking", reasoning_effort="none", max_tokens=1)
     assert "message" in ask("generic", chat_template_kwargs={"enable_thinking": False}, max_tokens=1)  # it never thinks
     assert "enable_thinking" in ask("generic", chat_template_kwargs={"enable_thinking": True})["message"]
-    assert "enable_thinking" in ask("open", chat_template_kwargs={"enable_thinking": False})["message"]
+    closed = ask("open", chat_template_kwargs={"enable_thinking": False}, choice=["Red."])["message"]
+    assert closed["content"] == "Red." and "reasoning_content" not in closed  # the prompt ends with empty reasoning
     assert "message" in ask("generic", reasoning_effort="low", max_tokens=1)
     assert ask("thinking", chat_template_kwargs={"tools": []})["param"] == "chat_template_kwargs.tools"
 

@@ -13,15 +13,15 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.anthropic.context import ContextManagement
 from woolly.serving.dialects.anthropic.messages import Block, Message, read_messages
 from woolly.serving.dialects.anthropic.tools import ToolChoiceSpec, ToolSpec, read_choice
+from woolly.serving.dialects.reasoning_terms import Thinking, read_thinking
 from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 
-# Anthropic's reasoning efforts, and the corresponding template values.
-_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _HARMLESS = "Accepted without effect."
 
 
-class Thinking(BaseModel):
+class ThinkingSpec(BaseModel):
     """Reasoning switch and budget."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -50,7 +50,7 @@ class CountBody(BaseModel):
     system: str | Items[Block] | None = None
     tools: Items[ToolSpec] | None = None
     tool_choice: ToolChoiceSpec | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingSpec | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = Field(None, description="Same as output_config.format.")
     tell_schema: bool | None = Field(None, description="Also add the schema to the system message.")
@@ -64,14 +64,6 @@ class CountBody(BaseModel):
     service_tier: str | None = Field(None, description=_HARMLESS)
     speed: str | None = Field(None, description=_HARMLESS)
     inference_geo: str | None = Field(None, description=_HARMLESS)
-
-    @property
-    def is_thinking(self) -> bool:
-        """True if reasoning is requested.
-
-        If the field is missing, there is no reasoning, as with Anthropic's models.
-        """
-        return self.thinking is not None and self.thinking.type != "disabled"
 
     @property
     def answer_schema(self) -> dict[str, Any] | None:
@@ -92,8 +84,9 @@ class CountBody(BaseModel):
             raise invalid_param(
                 "mcp_servers", "the server does not call tools itself; remove it, or send the tools in tools"
             )
-        if self.is_thinking and self.thinking is not None and self.thinking.budget_tokens is not None:
-            params = replace(params, reasoning_budget=self.thinking.budget_tokens)
+        wanted = self._thinking()
+        if wanted.budget is not None:
+            params = replace(params, reasoning_budget=wanted.budget)
         talk = read_messages(self.system, self.messages if messages is None else messages)
         schema = self.answer_schema
         choice = read_choice(self.tools or (), self.tool_choice)
@@ -103,19 +96,21 @@ class CountBody(BaseModel):
             params,
             choice,
             schema,
-            ReasoningOptions(self._effort() if self.is_thinking else None),
-            variables={} if self.is_thinking else {"enable_thinking": False},
+            ReasoningOptions(wanted.effort),
             continue_final=last.role == "assistant" and not last.calls and bool(last.content or last.reasoning),
             tell_schema=bool(self.tell_schema),
         )
 
-    def _effort(self) -> str:
-        effort = (self.output_config.effort if self.output_config is not None else None) or "medium"
-        if effort not in _EFFORTS:
+    def _thinking(self) -> Thinking:
+        # Without the field, there is no reasoning, as with Anthropic's models.
+        effort = None if self.output_config is None else self.output_config.effort
+        if effort not in (None, *_EFFORTS):
             raise invalid_param(
-                "output_config.effort", f"expected one of: {', '.join(_EFFORTS)}, but got {effort[:40]!r}"
+                "output_config.effort", f"expected one of: {', '.join(_EFFORTS)}, but got {str(effort)[:40]!r}"
             )
-        return _EFFORTS[effort]
+        if self.thinking is None or self.thinking.type == "disabled":
+            return read_thinking(False)
+        return read_thinking(True, effort, self.thinking.budget_tokens)
 
 
 class MessagesBody(CountBody):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from woolly import chat
+from woolly.serving.dialects.reasoning_terms import Thinking, read_thinking
 from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 from woolly.serving.generation.token_constraints import TokenConstraints
@@ -82,15 +83,6 @@ class ThinkingSpec(BaseModel):
 
 
 @dataclass(frozen=True)
-class Thinking:
-    """Value of a reasoning field, in a form that is independent of the API."""
-
-    effort: str | None = None
-    budget: int | None = None  # maximum reasoning tokens
-    thinks: bool | None = None  # template variable enable_thinking
-
-
-@dataclass(frozen=True)
 class ThinkingField:
     """A reasoning field with its name, type and conversion."""
 
@@ -100,22 +92,22 @@ class ThinkingField:
     read: Callable[[Any], Thinking]
 
 
-def _switched(thinks: bool, budget: int | None = None) -> Thinking:
-    return Thinking(None if thinks else "none", budget, thinks)
-
-
 def _read_reasoning(spec: ReasoningSpec) -> Thinking:
-    return Thinking("none" if spec.enabled is False else spec.effort, spec.max_tokens)
+    return read_thinking(spec.enabled, spec.effort, spec.max_tokens)
 
 
 def _read_thinking(spec: ThinkingSpec | bool) -> Thinking:
-    return _switched(spec) if isinstance(spec, bool) else _switched(spec.type != "disabled", spec.budget_tokens)
+    return (
+        read_thinking(spec)
+        if isinstance(spec, bool)
+        else read_thinking(spec.type != "disabled", None, spec.budget_tokens)
+    )
 
 
 # The first field in a body determines the effort.
 THINKING_FIELDS = (
     ThinkingField("reasoning", ReasoningSpec, "Same as reasoning_effort (OpenRouter).", _read_reasoning),
-    ThinkingField("enable_thinking", bool, "Same as in chat_template_kwargs.", _switched),
+    ThinkingField("enable_thinking", bool, "Same as in chat_template_kwargs.", read_thinking),
     ThinkingField("thinking", ThinkingSpec | bool, "Reasoning switch of other APIs.", _read_thinking),
 )
 
@@ -160,8 +152,7 @@ class ChatVendorFields(_ThinkingFields):
     @property
     def variables(self) -> dict[str, Any]:
         """Template variables."""
-        thinks = next((one.thinks for one in self._thinking() if one.thinks is not None), None)
-        return ({"enable_thinking": True} if thinks else {}) | (self.chat_template_kwargs or {})
+        return self.chat_template_kwargs or {}
 
     def _thinking(self) -> list[Thinking]:
         values = ((row, getattr(self, row.name)) for row in THINKING_FIELDS)

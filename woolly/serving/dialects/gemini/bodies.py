@@ -12,6 +12,7 @@ from woolly.sampling import SamplingParams
 from woolly.serving.dialects.gemini.contents import Camel, Content, read_contents
 from woolly.serving.dialects.gemini.schema import json_schema
 from woolly.serving.dialects.gemini.tools import ToolConfig, ToolSpec, read_choice
+from woolly.serving.dialects.reasoning_terms import read_thinking
 from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
@@ -20,7 +21,7 @@ MAX_CANDIDATES = 8  # Google's limit
 MAX_TOP = 20
 _JSON, _ENUM, _PLAIN = "application/json", "text/x.enum", "text/plain"
 _HARMLESS = "Accepted without effect."
-_LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+_LEVELS = ("minimal", "low", "medium", "high")
 
 
 class ThinkingConfig(Camel):
@@ -167,17 +168,16 @@ class CountBody(Camel):
         last = talk[-1]
         is_bound = schema is not None or choice.is_enforced or config.choices is not None
         thinking = config.thinking
-        is_off = thinking.thinking_budget == 0
+        wanted = read_thinking(None, self._effort(thinking), thinking.thinking_budget)
         params = config.params(defaults)
-        if not is_off and thinking.thinking_budget is not None:
-            params = replace(params, reasoning_budget=thinking.thinking_budget)
+        if wanted.budget is not None:
+            params = replace(params, reasoning_budget=wanted.budget)
         return ChatRequest(
             talk,
             params,
             choice,
             schema,
-            ReasoningOptions(None if is_off else self._effort(thinking)),
-            variables={"enable_thinking": False} if is_off else {},
+            ReasoningOptions(wanted.effort),
             continue_final=last.role == "assistant" and not last.calls and bool(last.content) and not is_bound,
         )
 
@@ -187,7 +187,8 @@ class CountBody(Camel):
             return None
         if level not in _LEVELS:
             ignore("generationConfig.thinkingConfig.thinkingLevel")
-        return _LEVELS.get(level)
+            return None
+        return level
 
 
 class GenerateBody(CountBody):

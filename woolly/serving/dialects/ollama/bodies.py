@@ -15,6 +15,7 @@ from woolly.chat import ChatRequest, ReasoningOptions
 from woolly.sampling import SamplingParams
 from woolly.serving.dialects.completions.tools import ChoiceSpec, ToolSpec, read_choice
 from woolly.serving.dialects.files import seen_part
+from woolly.serving.dialects.reasoning_terms import read_thinking
 from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 from woolly.serving.observability.logs import ignore
@@ -114,13 +115,13 @@ class AnswerBody(BaseModel):
 
     def asked(self, talk: Sequence[chat.Message], params: SamplingParams, **more: Any) -> ChatRequest:
         """Return the request as a ChatRequest."""
-        effort = "medium" if self.think is True else {"max": "high"}.get(self.think, self.think) if self.think else None
+        think = self.think
+        wanted = read_thinking(think) if isinstance(think, bool) else read_thinking(None, think or None)
         return ChatRequest(
             tuple(talk),
             params,
             schema=self.answer_schema,
-            reasoning=ReasoningOptions(effort),
-            variables={"enable_thinking": False} if self.think is False else {},
+            reasoning=ReasoningOptions(wanted.effort),
             tell_schema=bool(self.tell_schema),
             **more,
         )
