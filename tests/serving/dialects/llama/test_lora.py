@@ -23,6 +23,27 @@ def ids(client, **fields):
     return reply.json()["tokens"]
 
 
+def test_chat_and_text_completions_take_scales(app_with, tiny_folder, files):
+    body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, "logit_bias": {"2": -100}}
+    forms = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "the hill"}]},
+        "/v1/completions": {"prompt": PROMPT},
+    }
+    with app_with(model=str(tiny_folder / "tiny.gguf"), lora=files) as client:
+        for path, form in forms.items():
+
+            def text(path=path, form=form, **fields):
+                reply = client.post(path, json={**body, **form, "return_token_ids": True, **fields})
+                assert reply.status_code == 200, reply.text
+                return reply.json()["choices"][0]["token_ids"]
+
+            assert text() == text(lora=scales(1, 1)) != text(lora=[])
+            assert text(lora=scales(1)) != text(lora=scales(0, 1))
+            for wrong in (scales(0, 0, 1), [{"name": "first"}]):
+                reply = client.post(path, json={**body, **form, "lora": wrong})
+                assert reply.status_code == 400 and reply.json()["error"]["param"] in ("lora", "adapters"), reply.text
+
+
 def scales(*numbers):
     return [{"id": i, "scale": number} for i, number in enumerate(numbers)]
 

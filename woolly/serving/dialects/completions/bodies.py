@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from woolly.chat import ChatRequest, ReasoningOptions, ToolChoice
 from woolly.sampling import SamplingParams
+from woolly.serving.dialects.adapter_scales import adapter_scales
 from woolly.serving.dialects.completions.messages import Message, read_messages
 from woolly.serving.dialects.completions.tools import ChoiceSpec, FunctionName, FunctionSpec, ToolSpec, read_choice
 from woolly.serving.dialects.completions.vendor_fields import MAX_TOP, ChatVendorFields, VendorFields
@@ -104,6 +105,8 @@ class OpenAIBody(VendorFields):
         """Return the engine's parameters."""
         if self.seed is not None and not -1 <= self.seed < 2**32:
             overrides.setdefault("seed", self.seed % (2**32 - 1))  # OpenAI's seeds have 64 bits
+        if self.lora is not None:
+            overrides["adapters"] = adapter_scales(self.lora, "lora")
         return self.params(defaults, **overrides)
 
 

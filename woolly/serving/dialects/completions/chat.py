@@ -28,6 +28,7 @@ DONE = "[DONE]"
 FIELDS = {
     "schema": "response_format",
     "continue_final": "continue_final_message",
+    "adapters": "lora",
 }  # the body's names for fields of ChatRequest
 
 Delta = dict[str, Any]

@@ -27,6 +27,7 @@ class VendorFields(Sampling):
     verbose: bool | None = Field(None, description="Add the rendered prompt to the reply, as __verbose.")
     id_slot: int | None = Field(None, ge=-1, description="Slot that records the request's tokens; see /slots.")
     timings_per_token: bool | None = Field(None, description="Send timings in every chunk of a stream.")
+    lora: Items[dict[str, Any]] | None = Field(None, description="Scales of adapters: objects with id and scale.")
 
     # vLLM's fields.
     prompt_logprobs: int | None = Field(

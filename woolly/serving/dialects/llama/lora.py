@@ -8,7 +8,7 @@ from fastapi import Request
 
 from woolly.engine.loading.adapters import scales_of
 from woolly.errors import RequestError
-from woolly.serving.dialects.llama.parameters import adapter_scales
+from woolly.serving.dialects.adapter_scales import adapter_scales
 from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import ApiError
 from woolly.serving.gate.request_id import check_admin

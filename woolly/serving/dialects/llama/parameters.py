@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from woolly.sampling import SamplingParams, options_of
+from woolly.serving.dialects.adapter_scales import adapter_scales
 from woolly.serving.dialects.llama.media_markers import MarkedPrompt, read_marked
 from woolly.serving.dialects.sampling_parameters import Items, Sampling
 from woolly.serving.errors import ApiError
@@ -23,9 +23,6 @@ _MAX_PROMPTS = 256
 
 # The probabilities of all tokens would take megabytes per generated token.
 _MAX_PROBS = 100
-
-
-_MAX_ADAPTER_ID = 2**31 - 1
 
 
 class CompletionBody(Sampling):
@@ -111,22 +108,6 @@ class CompletionBody(Sampling):
                 f"{name} {value!r} is not supported; remove it or send {nothing!r}",
                 param=name,
             )
-
-
-def adapter_scales(objects: Iterable[dict[str, Any]], param: str) -> dict[str | int, float]:
-    """Return scales by adapter id, from llama-server's objects with `id` and `scale`."""
-    scales: dict[str | int, float] = {}
-    for one in objects:
-        # The range is checked first, because hashes of large numbers collide.
-        if one.keys() - {"id", "scale"} or type(one.get("id")) is not int or not 0 <= one["id"] <= _MAX_ADAPTER_ID:
-            raise ApiError(
-                400,
-                "invalid_request",
-                f"{param} has {one!r}; expected objects with an id from 0 to {_MAX_ADAPTER_ID} and a scale",
-                param=param,
-            )
-        scales[one["id"]] = one.get("scale", 0.0)
-    return scales
 
 
 def prompts_of(body: CompletionBody) -> tuple[list[str | list[int | str] | MarkedPrompt], bool]:
