@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from woolly.tokens import Tokenizer
 
 Float32 = npt.NDArray[np.float32]
-Text = str | Sequence[int]  # token ids are used unchanged
+Text = str | Sequence[int | str]  # token ids are used unchanged; only a first string gets special tokens
 
 # Returns True if the client has disconnected, which stops the preparation of its texts.
 given_up: ContextVar[Callable[[], bool]] = ContextVar("woolly_given_up", default=lambda: False)

@@ -58,7 +58,10 @@ class BatchTokenizer:
         self._heads: dict[str, tuple[int, ...]] = {}  # keyed by query
 
     def text(self, text: Any) -> TextIds:
-        """Return the ids of a text with the file's special tokens; return token ids unchanged."""
+        """Return the ids of a text with the file's special tokens; return token ids unchanged.
+
+        The strings of a mixed list are tokenized, the first part with special tokens, as in llama-server.
+        """
         tokenizer = self._tokenizer
         if isinstance(text, str):
             return TextIds(self._encoded(text, tokenizer.encode), n_tail=tokenizer.n_end)
@@ -66,6 +69,8 @@ class BatchTokenizer:
             text = text.tolist()
         if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
             raise RequestError(f"the type is {type(text).__name__}; expected text or a list of token ids")
+        if len({isinstance(part, str) for part in text}) == 2:
+            text = self._mixed(text)
         for token in text:
             is_whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
             if not is_whole or not 0 <= token < tokenizer.n_vocab:
@@ -74,6 +79,13 @@ class BatchTokenizer:
                     names=(),
                 )
         return TextIds(tuple(map(int, text)))
+
+    def _mixed(self, parts: Sequence[Any]) -> list[Any]:
+        ids: list[Any] = []
+        for i, part in enumerate(parts):
+            encode = self._plain if i else self._tokenizer.encode
+            ids += self._encoded(part, encode) if isinstance(part, str) else [part]
+        return ids
 
     def pair(self, query: str, document: str) -> TextIds:
         """Return the ids of a query and a document in the model's layout; truncation shortens the document."""

@@ -49,6 +49,22 @@ def test_openai_takes_texts_and_ids_in_two_encodings(client, wanted):
         np.testing.assert_array_equal(np.frombuffer(base64.b64decode(one["embedding"]), "<f4"), vectors[0])
 
 
+def test_strings_and_ids_of_one_list_are_one_text(client, readers):
+    with LLM(readers / "embedder.gguf", threads=1) as llm:
+        first, second = llm.tokenize("a goat"), llm.tokenizer.encode(" on the hill", add_special=False)
+        wanted = llm.embed([[*first, 5, *second], [5, *second]])
+    parts = ["a goat", 5, " on the hill"]
+    for given, rows in ((parts, wanted[:1]), ([parts, parts[1:]], wanted)):
+        reply = client.post("/v1/embeddings", json={"model": "embedder", "input": given}).json()
+        np.testing.assert_array_equal(np.array([one["embedding"] for one in reply["data"]], np.float32), rows)
+        native = client.post("/embedding", json={"model": "embedder", "content": given}).json()
+        np.testing.assert_allclose([one["embedding"][0] for one in native], rows, atol=1e-6)
+    reply = client.post("/v1/embeddings", json={"model": "embedder", "input": ["a", 999_999]})
+    assert reply.status_code == 400 and "999999" in reply.json()["error"]["message"]
+    assert client.post("/v1/embeddings", json={"model": "embedder", "input": ["a", 5, ["b"]]}).status_code == 400
+    assert client.post("/v1/embeddings", json={"model": "embedder", "input": [["a", "b"]]}).status_code == 400
+
+
 def test_dimensions_truncate_and_normalize_again(client, wanted):
     body = {"model": "embedder", "input": "sheep", "dimensions": 16}
     (one,) = client.post("/v1/embeddings", json=body).json()["data"]

@@ -10,7 +10,8 @@ from woolly.serving.dialects.sampling_parameters import Items
 from woolly.serving.errors import invalid_param
 
 Ids = Annotated[list[int], Field(fail_fast=True)]
-Input = str | Items[str] | Ids | Annotated[list[str | Ids], Field(fail_fast=True)]
+Mixed = Annotated[list[str | int], Field(fail_fast=True)]  # one text of strings and token ids
+Input = str | Items[str] | Ids | Mixed | Annotated[list[str | Ids | Mixed], Field(fail_fast=True)]
 
 _TRUNCATE = "Truncate texts that are too long, instead of rejecting them; the reply lists truncated texts."
 
@@ -117,12 +118,15 @@ class ClassifyBody(TextBody):
 
 
 def as_texts(given: Any) -> list[Any]:
-    """Return a list of texts or of token id lists."""
+    """Return a list of texts, each a string or a list of token ids and strings.
+
+    As in llama-server, a list with a token id is one text, and a list without token ids is a list of texts.
+    """
     if given is None:
         return []
     if isinstance(given, str):
         return [given]
-    return [given] if given and isinstance(given[0], int) else list(given)
+    return [given] if any(isinstance(part, int) for part in given) else list(given)
 
 
 def read_truncate(truncate: bool | None, n_tokens: int | None) -> bool:
