@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from tests.cases.shapes import PATCH, matrix, norm
-from tests.cases.tiny_tower import BIAS, FILTERS, SIDE, SQUARE, TABLE, TEXT, TWO_FRAMES, TinyTower
+from tests.cases.tiny_tower import BIAS, FILTERS, MERGER, SIDE, SQUARE, TABLE, TEXT, TWO_FRAMES, TinyTower
 
 _ROW = 3 * PATCH  # pixels of a row of Gemma 4 12B
 
 NEWER_TOWERS = (
+    # Grouped heads and windows of 4 x 4 patches.
+    TinyTower(
+        "exaone4.5",
+        "exaone4_5",
+        ((1, 6, 10), (1, 4, 4), (1, 2, 2)),
+        TWO_FRAMES | norm("v.post_ln", 32, False) | MERGER,
+        n_layers=3,
+        heads=4,
+        kv_heads=2,
+        gated=True,
+        rms=True,
+        fused=True,
+        extra={"use_silu": True, "vision.n_wa_pattern": 2, "vision.window_size": 16, "vision.spatial_merge_size": 2,
+               "vision.attention.head_count_kv": 2, "vision.image_min_pixels": 64, "vision.image_max_pixels": 16 * 200},
+    ),
     TinyTower(
         "gemma4-12b",
         "gemma4uv",

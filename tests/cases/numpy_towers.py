@@ -82,6 +82,36 @@ def glm_ocr(weights, grid, patches, heads=2, eps=1e-6):
     return linear(silu(linear(y, weights, "mm.gate")) * linear(y, weights, "mm.up"), weights, "mm.down")
 
 
+def exaone45(weights, grid, patches, heads=4, kv_heads=2, eps=1e-6):
+    _, height, width = grid
+    n = height * width
+    frames = (weights[f"v.patch_embd.weight{one}"].reshape(32, -1) for one in ("", ".1"))
+    x = sum(patches @ one.T for one in frames)
+    lines, columns = np.divmod(np.arange(n), width)
+    windows = lines // 4 * width + columns // 4
+    for i in range(3):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        h = linear(rms_norm(x, eps, own["ln1.weight"]), own, "attn_qkv")
+        q, k, v = (one.reshape(n, -1, 8).swapaxes(0, 1) for one in np.split(h, [32, 48], axis=1))
+        q, k, v = (
+            qwen_rope(q, lines, columns),
+            *(np.repeat(one, heads // kv_heads, axis=0) for one in (qwen_rope(k, lines, columns), v)),
+        )
+        y = np.zeros_like(q)
+        for own_rows in [np.arange(n)] if i % 2 else [np.flatnonzero(windows == one) for one in set(windows)]:
+            y[:, own_rows] = attention(q[:, own_rows], k[:, own_rows], v[:, own_rows])
+        x = x + linear(y.swapaxes(0, 1).reshape(n, -1), own, "attn_out")
+        h = rms_norm(x, eps, own["ln2.weight"])
+        x = x + linear(silu(linear(h, own, "ffn_gate")) * linear(h, own, "ffn_up"), own, "ffn_down")
+    x = rms_norm(x, eps, weights["v.post_ln.weight"])
+    return linear(gelu_erf(linear(blocks(x, height, width), weights, "mm.0")), weights, "mm.2")
+
+
+def blocks(x, height, width):
+    """Concatenate 2 x 2 neighbors."""
+    return x.reshape(height // 2, 2, width // 2, 2, -1).swapaxes(1, 2).reshape(height * width // 4, -1)
+
+
 def cubic(n, size):
     """Weights of each of `size` table rows for n positions: bicubic with a = -0.75 and half-pixel centers."""
     out = np.zeros((n, size))
@@ -110,8 +140,7 @@ def kimi_k25(weights, grid, patches, heads=2, eps=1e-5):
         x = x + linear(attention(q, k, v).swapaxes(0, 1).reshape(n, -1), own, "attn_out")
         x = x + linear(gelu(linear(layer_norm(x, own, "ln2"), own, "ffn_up")), own, "ffn_down")
     x = layer_norm(layer_norm(x, weights, "v.post_ln"), weights, "mm.input_norm")
-    x = x.reshape(height // 2, 2, width // 2, 2, -1).swapaxes(1, 2).reshape(n // 4, -1)
-    return linear(gelu_erf(linear(x, weights, "mm.1")), weights, "mm.2")
+    return linear(gelu_erf(linear(blocks(x, height, width), weights, "mm.1")), weights, "mm.2")
 
 
 def step3_vl(weights, grid, patches, heads=2, eps=1e-5):
@@ -178,6 +207,7 @@ def gemma4_12b_audio(weights, samples):
 
 
 NUMPY_TOWERS = {
+    "exaone4.5": exaone45,
     "gemma4-12b": gemma4_12b,
     "glm-ocr": glm_ocr,
     "kimik25": kimi_k25,

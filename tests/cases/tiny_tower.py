@@ -20,6 +20,7 @@ class TinyTower:
     width: int = 32
     n_layers: int = 2
     heads: int = 2
+    kv_heads: int = 0  # 0: as many as heads
     ffn: int = 48
     gated: bool = False
     rms: bool = False

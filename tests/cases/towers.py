@@ -312,7 +312,8 @@ def shapes(tower: TinyTower) -> dict[str, tuple[int, ...]]:
         block = norm("ln1", width, has_norm_bias) | norm("ln2", width, has_norm_bias)
         for one in ("attn_out",) if tower.fused else ("attn_q", "attn_k", "attn_v", "attn_out"):
             block |= matrix(one, width, width, tower.biases)
-        block |= matrix("attn_qkv", 3 * width, width, tower.biases) if tower.fused else {}
+        qkv = width + 2 * (tower.kv_heads or tower.heads) * width // tower.heads
+        block |= matrix("attn_qkv", qkv, width, tower.biases) if tower.fused else {}
         for one in ("ffn_gate", "ffn_up") if tower.gated else ("ffn_up",):
             block |= matrix(one, tower.ffn, width, tower.biases)
         block |= matrix("ffn_down", width, tower.ffn, tower.biases) | {k: (n,) for k, n in tower.more.items()}

@@ -57,6 +57,7 @@ PAIRS = {
     "step3vl": TINY["qwen3"],
     "nemotron_v2_vl": HYBRIDS["nemotron_h"],
     "qwen2.5o": QWEN2,
+    "exaone4.5": FAMILIES["exaone4"],
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
     "deepseekocr": FAMILIES["deepseek2-ocr"],

@@ -313,3 +313,30 @@ def test_too_small_position_table_is_reported_at_the_piece(tmp_path):
     with pytest.raises(RequestError, match=r"position_embd.weight has 64 rows, but the input needs more"):
         tower.check(encoder_input((1, 4, 6)))
     tower.close()
+
+
+def test_other_number_of_grouped_heads_is_rejected(tmp_path):
+    tower = TOWERS["exaone4.5"]
+    odd = replace(tower, extra={**tower.extra, "vision.attention.head_count_kv": 4})
+    sentence = (
+        r"v.blk.0.attn_qkv.weight has 64 rows, but 4 heads and twice 4 KV heads \(metadata key"
+        r" clip.vision.attention.head_count_kv\) of 8 need 96"
+    )
+    with open_gguf(write_tower(odd, tmp_path / "odd.gguf")) as file, pytest.raises(ModelError, match=sentence):
+        trace_towers(file)
+
+
+def test_exaone_4_5_without_windows_sees_all(tmp_path):
+    tower = TOWERS["exaone4.5"]
+    keys = {key: value for key, value in tower.extra.items() if "n_wa_pattern" not in key}
+    whole = {"vision.n_wa_pattern": 1}
+    one, other = (
+        open_tower(write_tower(replace(tower, extra=extra), tmp_path / f"{i}.gguf"), "cpu", Options(threads=1))
+        for i, extra in enumerate((keys, keys | whole))
+    )
+    windowed = open_tower(write_tower(tower, tmp_path / "windowed.gguf"), "cpu", Options(threads=1))
+    seen = encoder_input(tower.grids[0])
+    np.testing.assert_array_equal(one.rows(seen), other.rows(seen))
+    assert np.abs(one.rows(seen) - windowed.rows(seen)).max() > 1e-2
+    for opened in (one, other, windowed):
+        opened.close()

@@ -40,6 +40,7 @@ def emulated(monkeypatch):
         "qwen2.5vl",
         "gemma4",
         "minicpmv",
+        "exaone4.5",
         "granite_speech",
         "gemma3na",
         "gemma4-12b",

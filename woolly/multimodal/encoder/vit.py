@@ -37,7 +37,9 @@ def layer(
     with p.scope(f"{tower}.blk.{index}"):
         h = normed(p, x, "ln1", hp, norm)
         if p.has("attn_qkv"):
-            q, k, v = (p.linear(h, "attn_qkv", width=hp.width, first=i * hp.width) for i in range(3))
+            kv = (p.rows("attn_qkv") - hp.width) // 2  # fewer than the width for grouped heads
+            q = p.linear(h, "attn_qkv", width=hp.width, first=0)
+            k, v = (p.linear(h, "attn_qkv", width=kv, first=hp.width + i * kv) for i in range(2))
         else:
             q, k, v = (p.linear(h, f"attn_{one}", width=hp.width) for one in "qkv")
         if p.has("attn_q_norm"):

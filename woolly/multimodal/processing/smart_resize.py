@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
 from woolly.multimodal.processing.tiling import Tiling
@@ -36,6 +38,11 @@ def max_pixels(settings: VisionSettings) -> int:
     """Return the maximum number of pixels."""
     side = settings.patch_size * settings.merge_size
     return min(settings.max_pixels or _MAX_ROWS * side**2, MAX_PATCHES * settings.patch_size**2)
+
+
+def limit_rows(settings: VisionSettings, metadata: Mapping[str, Any], most: int) -> VisionSettings:
+    """Set the maximum number of pixels to `most` rows if the file has none."""
+    return replace(settings, max_pixels=settings.max_pixels or most * (settings.patch_size * settings.merge_size) ** 2)
 
 
 def smart_resize(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
