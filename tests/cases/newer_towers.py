@@ -23,6 +23,15 @@ NEWER_TOWERS = (
         extra={"use_silu": True, "vision.n_wa_pattern": 2, "vision.window_size": 16, "vision.spatial_merge_size": 2,
                "vision.attention.head_count_kv": 2, "vision.image_min_pixels": 64, "vision.image_max_pixels": 16 * 200},
     ),
+    # Heads of 4 + 4 + 4 rotated elements and 4 others.
+    TinyTower(
+        "minimax-m3",
+        "minimax_m3",
+        ((1, 4, 6), (1, 8, 8), (1, 2, 2)),
+        TWO_FRAMES | norm("v.pre_ln", 32) | matrix("mm.1", 40, 32) | matrix("mm.2", 24, 40)
+        | matrix("mm.merger.fc1", 40, 96) | matrix("mm.merger.fc2", TEXT, 40),
+        extra={"use_gelu": True, "vision.spatial_merge_size": 2, "vision.attention.layer_norm_epsilon": 1e-5},
+    ),
     TinyTower(
         "gemma4-12b",
         "gemma4uv",

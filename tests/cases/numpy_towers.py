@@ -107,6 +107,36 @@ def exaone45(weights, grid, patches, heads=4, kv_heads=2, eps=1e-6):
     return linear(gelu_erf(linear(blocks(x, height, width), weights, "mm.0")), weights, "mm.2")
 
 
+def minimax_m3(weights, grid, patches, heads=2):
+    _, height, width = grid
+    n = height * width
+    frames = (weights[f"v.patch_embd.weight{one}"].reshape(32, -1) for one in ("", ".1"))
+    x = layer_norm(sum(patches @ one.T for one in frames), weights, "v.pre_ln")
+    lines, columns = np.divmod(np.arange(n), width)
+    for i in range(2):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        h = layer_norm(x, own, "ln1")
+        q, k, v = (linear(h, own, f"attn_{one}").reshape(n, heads, -1).swapaxes(0, 1) for one in "qkv")
+        q, k = (  # by the time, which is 0, the line, the column, and 4 elements that do not rotate
+            np.concatenate(
+                [one[..., :4], half_rope(one[..., 4:8], lines), half_rope(one[..., 8:12], columns), one[..., 12:]], -1
+            )
+            for one in (q, k)
+        )
+        x = x + linear(attention(q, k, v).swapaxes(0, 1).reshape(n, -1), own, "attn_out")
+        x = x + linear(gelu_erf(linear(layer_norm(x, own, "ln2"), own, "ffn_up")), own, "ffn_down")
+    y = linear(gelu_erf(linear(x, weights, "mm.1")), weights, "mm.2")
+    return linear(gelu_erf(linear(blocks(y, height, width), weights, "mm.merger.fc1")), weights, "mm.merger.fc2")
+
+
+def half_rope(x, positions):
+    """Turn pairs (j, j + half)."""
+    half = x.shape[-1] // 2
+    angles = np.outer(positions, 10000.0 ** (-np.arange(half) / half))
+    a, b = x[..., :half], x[..., half:]
+    return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=-1)
+
+
 def blocks(x, height, width):
     """Concatenate 2 x 2 neighbors."""
     return x.reshape(height // 2, 2, width // 2, 2, -1).swapaxes(1, 2).reshape(height * width // 4, -1)
@@ -208,6 +238,7 @@ def gemma4_12b_audio(weights, samples):
 
 NUMPY_TOWERS = {
     "exaone4.5": exaone45,
+    "minimax-m3": minimax_m3,
     "gemma4-12b": gemma4_12b,
     "glm-ocr": glm_ocr,
     "kimik25": kimi_k25,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cases.chosen import CHOSEN
 from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
@@ -58,6 +59,7 @@ PAIRS = {
     "nemotron_v2_vl": HYBRIDS["nemotron_h"],
     "qwen2.5o": QWEN2,
     "exaone4.5": FAMILIES["exaone4"],
+    "minimax-m3": CHOSEN["minimax-m3"],
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
     "deepseekocr": FAMILIES["deepseek2-ocr"],

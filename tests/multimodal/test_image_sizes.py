@@ -14,6 +14,9 @@ SIZES = [
     ("exaone4_5", 2, (1, 200), (28, 812)),
     ("exaone4_5", 2, (300, 200), (308, 196)),
     ("exaone4_5", 2, (4320, 7680), (728, 1316)),  # at most 1,280 rows
+    ("minimax_m3", 2, (1, 1), (56, 56)),
+    ("minimax_m3", 2, (1, 200), (28, 196)),  # a row high before the minimum applies
+    ("minimax_m3", 2, (4320, 7680), (504, 896)),  # at most 576 rows
 ]
 
 

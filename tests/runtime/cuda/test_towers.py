@@ -41,6 +41,7 @@ def emulated(monkeypatch):
         "gemma4",
         "minicpmv",
         "exaone4.5",
+        "minimax-m3",
         "granite_speech",
         "gemma3na",
         "gemma4-12b",
