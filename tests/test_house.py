@@ -143,8 +143,11 @@ def test_no_gpu_kind_is_checked_outside_its_folder():
 
 
 def test_family_of_encoders_is_named_in_one_file():
-    """Adding a family is adding a file. Text architectures may have the same names, such as gemma3 and llama4."""
-    architectures = {"convert", "gguf", "models"}
+    """Adding a family is adding a file.
+
+    Text architectures and templates may have the same names, such as gemma3 and phi4.
+    """
+    architectures = {"convert", "gguf", "models", "templates"}
     files = {}
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text())) if room(path) not in architectures else ():

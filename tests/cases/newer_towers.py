@@ -33,6 +33,13 @@ NEWER_TOWERS = (
         extra={"use_gelu": True, "vision.spatial_merge_size": 2, "vision.attention.layer_norm_epsilon": 1e-5},
     ),
     TinyTower(
+        "phi4",
+        "phi4",
+        ((1, 4, 6), (1, 8, 8), (1, 1, 12), (1, 12, 10)),
+        FILTERS | BIAS | TABLE | matrix("mm.0", TEXT, 32) | matrix("mm.2", TEXT, TEXT),
+        extra={"use_gelu": True, "vision.image_min_pixels": 16 * 8, "vision.image_max_pixels": 16 * 200},
+    ),
+    TinyTower(
         "gemma4-12b",
         "gemma4uv",
         ((1, 2, 3), (1, 1, 1), (1, 1, 12), (1, 12, 2)),

@@ -137,6 +137,27 @@ def half_rope(x, positions):
     return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=-1)
 
 
+def triangles(n, size):
+    """Weights of each of `size` table rows for n positions: bilinear, wider where it shrinks, within the table."""
+    wide, at = max(size / n, 1.0), (np.arange(n) + 0.5) * size / n - 0.5
+    out = np.maximum(1 - np.abs(np.arange(size) - at[:, None]) / wide, 0)
+    return out / out.sum(axis=1, keepdims=True)
+
+
+def phi4(weights, grid, patches, heads=2, eps=1e-6):
+    _, height, width = grid
+    n, table = height * width, weights["v.position_embd.weight"].reshape(8, 8, -1)
+    x = linear(patches, weights, "v.patch_embd")
+    x = x + np.einsum("yi,xj,ijc->yxc", triangles(height, 8), triangles(width, 8), table).reshape(n, -1)
+    for i in range(2):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        h = layer_norm(x, own, "ln1", eps)
+        q, k, v = (linear(h, own, f"attn_{one}").reshape(n, heads, -1).swapaxes(0, 1) for one in "qkv")
+        x = x + linear(attention(q, k, v).swapaxes(0, 1).reshape(n, -1), own, "attn_out")
+        x = x + linear(gelu(linear(layer_norm(x, own, "ln2", eps), own, "ffn_up")), own, "ffn_down")
+    return linear(gelu_erf(linear(x, weights, "mm.0")), weights, "mm.2")
+
+
 def blocks(x, height, width):
     """Concatenate 2 x 2 neighbors."""
     return x.reshape(height // 2, 2, width // 2, 2, -1).swapaxes(1, 2).reshape(height * width // 4, -1)
@@ -239,6 +260,7 @@ def gemma4_12b_audio(weights, samples):
 NUMPY_TOWERS = {
     "exaone4.5": exaone45,
     "minimax-m3": minimax_m3,
+    "phi4": phi4,
     "gemma4-12b": gemma4_12b,
     "glm-ocr": glm_ocr,
     "kimik25": kimi_k25,

@@ -60,6 +60,7 @@ PAIRS = {
     "qwen2.5o": QWEN2,
     "exaone4.5": FAMILIES["exaone4"],
     "minimax-m3": CHOSEN["minimax-m3"],
+    "phi4": FAMILIES["phi"],
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
     "deepseekocr": FAMILIES["deepseek2-ocr"],

@@ -42,6 +42,7 @@ def emulated(monkeypatch):
         "minicpmv",
         "exaone4.5",
         "minimax-m3",
+        "phi4",
         "granite_speech",
         "gemma3na",
         "gemma4-12b",
