@@ -39,6 +39,17 @@ NEWER_TOWERS = (
         FILTERS | BIAS | TABLE | matrix("mm.0", TEXT, 32) | matrix("mm.2", TEXT, TEXT),
         extra={"use_gelu": True, "vision.image_min_pixels": 16 * 8, "vision.image_max_pixels": 16 * 200},
     ),
+    # Windows of 4 x 4 patches in the first and the last layer; columns of the first matrix by line, column, color.
+    TinyTower(
+        "youtuvl",
+        "youtuvl",
+        ((1, 6, 10), (1, 4, 4), (1, 2, 2)),
+        {"v.patch_embd.weight": (32, 3 * PATCH**2)} | BIAS | norm("v.post_ln", 32) | norm("mm.input_norm", 32, False)
+        | MERGER,
+        n_layers=3,
+        extra={"use_gelu": True, "vision.spatial_merge_size": 2, "vision.window_size": 16,
+               "vision.wa_layer_indexes": [1], "vision.image_max_pixels": 16 * 200},
+    ),
     TinyTower(
         "gemma4-12b",
         "gemma4uv",

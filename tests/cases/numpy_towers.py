@@ -158,6 +158,26 @@ def phi4(weights, grid, patches, heads=2, eps=1e-6):
     return linear(gelu_erf(linear(x, weights, "mm.0")), weights, "mm.2")
 
 
+def youtu_vl(weights, grid, patches, heads=2, eps=1e-6):
+    _, height, width = grid
+    n = height * width
+    x = patches.reshape(n, 3, -1).swapaxes(1, 2).reshape(n, -1)  # colors of a pixel side by side
+    x = linear(x, weights, "v.patch_embd")
+    lines, columns = np.divmod(np.arange(n), width)
+    windows = lines // 4 * width + columns // 4
+    for i in range(3):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        h = layer_norm(x, own, "ln1", eps)
+        q, k, v = (linear(h, own, f"attn_{one}").reshape(n, heads, -1).swapaxes(0, 1) for one in "qkv")
+        q, k, y = qwen_rope(q, lines, columns), qwen_rope(k, lines, columns), np.zeros_like(q)
+        for own_rows in [np.arange(n)] if i == 1 else [np.flatnonzero(windows == one) for one in set(windows)]:
+            y[:, own_rows] = attention(q[:, own_rows], k[:, own_rows], v[:, own_rows])
+        x = x + linear(y.swapaxes(0, 1).reshape(n, -1), own, "attn_out")
+        x = x + linear(gelu(linear(layer_norm(x, own, "ln2", eps), own, "ffn_up")), own, "ffn_down")
+    x = rms_norm(layer_norm(x, weights, "v.post_ln", eps), 1e-6, weights["mm.input_norm.weight"])
+    return linear(gelu_erf(linear(blocks(x, height, width), weights, "mm.0")), weights, "mm.2")
+
+
 def blocks(x, height, width):
     """Concatenate 2 x 2 neighbors."""
     return x.reshape(height // 2, 2, width // 2, 2, -1).swapaxes(1, 2).reshape(height * width // 4, -1)
@@ -261,6 +281,7 @@ NUMPY_TOWERS = {
     "exaone4.5": exaone45,
     "minimax-m3": minimax_m3,
     "phi4": phi4,
+    "youtuvl": youtu_vl,
     "gemma4-12b": gemma4_12b,
     "glm-ocr": glm_ocr,
     "kimik25": kimi_k25,

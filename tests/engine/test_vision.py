@@ -61,6 +61,7 @@ PAIRS = {
     "exaone4.5": FAMILIES["exaone4"],
     "minimax-m3": CHOSEN["minimax-m3"],
     "phi4": FAMILIES["phi"],
+    "youtuvl": LATENTS["deepseek-v3"],
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
     "deepseekocr": FAMILIES["deepseek2-ocr"],

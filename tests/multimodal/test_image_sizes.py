@@ -22,8 +22,11 @@ SIZES = [
     ("phi4", 1, (1, 9000), (14, 3584)),
     ("phi4", 1, (700, 700), (700, 700)),
     ("phi4", 1, (4320, 7680), (630, 1120)),  # at most 3,600 patches
+    ("youtuvl", 2, (1, 1), (28, 28)),
+    ("youtuvl", 2, (300, 200), (308, 224)),
+    ("youtuvl", 2, (4320, 7680), (1316, 2324)),  # at a scale of 0.3
 ]
-SMALL = ("phi4",)  # with images below a minimum
+SMALL = ("phi4", "youtuvl")  # with images below a minimum
 
 
 def settings_of(projector, merge):

@@ -43,6 +43,7 @@ def emulated(monkeypatch):
         "exaone4.5",
         "minimax-m3",
         "phi4",
+        "youtuvl",
         "granite_speech",
         "gemma3na",
         "gemma4-12b",
