@@ -43,3 +43,9 @@ def test_row_is_shown_with_its_reason(template, shown):
         assert "broken" in found["cannot_render"]
     else:
         assert found == shown
+
+
+def test_unknown_form_of_calls_is_reported():
+    source = "{{ tools }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+    found = described(source + ": {{ c.function.arguments.values() | list | join(';') }}{% endfor %}{% endfor %}")
+    assert found["tool_format"].startswith("generic: the form of calls in the chat template is not known")

@@ -96,9 +96,17 @@ class CallScanner(Unread):
     arguments, and nothing is revoked. Arguments written as a JSON string are decoded.
     """
 
-    def __init__(self, accepts: Callable[[str], bool], *, strict: bool) -> None:
-        """`accepts` returns True for valid tool names. With `strict`, no unknown keys may precede the name."""
+    def __init__(
+        self, accepts: Callable[[str], bool], *, strict: bool, names: str = "name", arguments: str = "arguments"
+    ) -> None:
+        """`accepts` returns True for valid tool names. With `strict`, no unknown keys may precede the name.
+
+        `names` and `arguments` are keys of the model in addition to those that are common.
+        """
         super().__init__()
+        self._name_keys = _NAME_KEYS | {names}
+        self._argument_keys = _ARGUMENT_KEYS | {arguments}
+        self._own_keys = {names, arguments}
         self._accepts = accepts
         self._strict = strict
         self._state = self._before
@@ -155,10 +163,10 @@ class CallScanner(Unread):
         if not self._string_ends(c):
             return Status.OPEN
         key = self._decoded()
-        if not isinstance(key, str) or (self._strict and self.name is None and key not in _CALL_KEYS):
+        if not isinstance(key, str) or (self._strict and self.name is None and key not in _CALL_KEYS | self._own_keys):
             return Status.FAILED
         self._key = key
-        self._has_unknown = self._has_unknown or key not in _KNOWN_KEYS
+        self._has_unknown = self._has_unknown or key not in _KNOWN_KEYS | self._own_keys
         self._state = self._before_colon
         return Status.OPEN
 
@@ -205,7 +213,7 @@ class CallScanner(Unread):
         assert self._inner is not None
         if self._inner.push(c):
             self._state = self._before_key
-            if self._key in _NAME_KEYS and self._name is None:
+            if self._key in self._name_keys and self._name is None:
                 return Status.FAILED
         return Status.OPEN
 
@@ -223,7 +231,7 @@ class CallScanner(Unread):
         value = self._decoded()
         if not isinstance(value, str):
             return Status.FAILED
-        if self._key in _NAME_KEYS and self._name is None:
+        if self._key in self._name_keys and self._name is None:
             if not value or not self._accepts(value):
                 return Status.FAILED
             self._name = value
@@ -242,13 +250,13 @@ class CallScanner(Unread):
                 return Status.FAILED
             self._unread.append("{}")
             self._has_arguments = self._name is not None
-        elif self._key in _NAME_KEYS and self._name is None:
+        elif self._key in self._name_keys and self._name is None:
             return Status.FAILED
         self._state = self._before_key
         return self._before_key(c)
 
     def _is_arguments(self) -> bool:
-        return self._key in _ARGUMENT_KEYS and not self._unread and not self._has_arguments
+        return self._key in self._argument_keys and not self._unread and not self._has_arguments
 
     def _string_ends(self, c: str) -> bool:
         self._raw.append(c)

@@ -238,7 +238,8 @@ class ToolParser:
         if self._format.is_keyed:
             self._begin(KeyedScanner(self._schemas.__contains__), c)
         else:
-            self._begin(CallScanner(self._accepts(), strict=self._mark in self._loose), c)
+            keys = {"names": self._format.names, "arguments": self._format.arguments}
+            self._begin(CallScanner(self._accepts(), strict=self._mark in self._loose, **keys), c)
 
     def _begin(self, scanner: Scanner, c: str) -> None:
         self._scanner = scanner

@@ -23,7 +23,10 @@ def describe_template(file: GGUFFile) -> dict[str, Any]:
     if template.is_fallback:
         return {}
     known = find_template_format(template, _tokenizer(file))
-    calls = "derived from the chat template" if known.is_derived else f"{known.calls.name}: {known.calls.reason}"
+    reason = known.calls.reason
+    if known.calls.name == "generic" and "tool_calls" in template.source:
+        reason = "the form of calls in the chat template is not known; calls are JSON objects with name and arguments"
+    calls = "derived from the chat template" if known.is_derived else f"{known.calls.name}: {reason}"
     found: dict[str, Any] = {"tool_format": calls}
     if known.reasoning is not None:
         found["reasoning"] = {"start": known.reasoning.start, "end": known.reasoning.end}

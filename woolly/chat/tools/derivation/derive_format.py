@@ -247,7 +247,8 @@ def _format(kind: Payloads, body: str, head: str, prompt: str) -> Format | None:
     if kind.name in ("object", "keyed"):
         parts = [_numbered([span.parts[i] for span in spans]) for i in range(3)]
         loose = FENCES if kind.name == "object" and group is None else ()
-        return replace(format, frame=(parts[0], parts[1], parts[2]), loose=loose)
+        (name, arguments), frame = kind.keys, (parts[0], parts[1], parts[2])
+        return replace(format, frame=frame, loose=loose, names=name, arguments=arguments)
     if kind.name in ("label", "bare"):
         texts = (_numbered([inner]), _numbered([span.parts[1] for span in spans]), outer)
         names_in = tuple(match[0] for text in texts for match in marks_in(text))

@@ -28,13 +28,14 @@ class Payloads:
     name: str
     spans: tuple[CallSpan, ...]
     group: tuple[str, str, str] | None = None  # brackets of an array around all payloads, and the separator
+    keys: tuple[str, str] = ("name", "arguments")  # keys of an object
 
 
 def find_objects(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
     """Return JSON objects that contain a name and arguments, or the arguments with the name as key."""
     decoder = json.JSONDecoder()
     spans: list[CallSpan] = []
-    at, is_keyed, group = 0, False, None
+    at, is_keyed, group, keys = 0, False, None, ("name", "arguments")
     for name, arguments in calls:
         found = None
         until = body.find(name, at)
@@ -48,10 +49,14 @@ def find_objects(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
             if isinstance(value, dict) and _is_call(value, name, arguments):
                 found = start, end
                 is_keyed = value.keys() == {name}
+                keys = _keys(value, name, arguments) or keys
                 break
         if found is None:
             return None
-        parts = _parts(body[found[0] : found[1]], name, arguments)
+        payload = body[found[0] : found[1]]
+        parts = _parts(payload, name, arguments)
+        if parts is None and f'\\"{KEYS[0]}' in payload:
+            parts = ("", "", "")  # arguments as a JSON string, which models also write as an object
         if parts is None:
             return None
         spans.append(CallSpan(*found, parts))
@@ -61,15 +66,29 @@ def find_objects(body: str, calls: list[tuple[str, Any]]) -> Payloads | None:
         i, j = before.rindex("["), len(after) - len(after.lstrip()) + 1
         between = body[spans[0].end : spans[1].start] if len(spans) > 1 else ", "
         group = (before[i:], between, after[:j])
-    return Payloads("keyed" if is_keyed else "object", tuple(spans), group)
+    return Payloads("keyed" if is_keyed else "object", tuple(spans), group, keys)
 
 
 def _is_call(value: Mapping[str, Any], name: str, arguments: Any) -> bool:
     if value.get(name) == arguments:
         return True
+    return _keys(value, name, arguments) is not None
+
+
+def _keys(value: Mapping[str, Any], name: str, arguments: Any) -> tuple[str, str] | None:
+    """Return the keys of the name and the arguments, which may be JSON text; None if one is missing."""
     inner = value.get("function")
     fields = inner if isinstance(inner, dict) else value
-    return name in fields.values() and arguments in fields.values()
+    named = next((key for key, one in fields.items() if one == name), None)
+    given = next((key for key, one in fields.items() if one == arguments or _decoded(one) == arguments), None)
+    return None if named is None or given is None else (named, given)
+
+
+def _decoded(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def _parts(payload: str, name: str, arguments: Any) -> tuple[str, str, str] | None:
