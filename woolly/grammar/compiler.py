@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from woolly.errors import RequestError
 from woolly.grammar.constraint import Allowance, Constraint
 from woolly.grammar.limited_compile import is_plain, try_grammar
+from woolly.grammar.schema.rules import CAPTURE
 from woolly.grammar.source import KINDS, explain, read_source
+from woolly.grammar.unique_items import Spellings, UniqueItems, make_spellings
 from woolly.grammar.vocabulary import make_vocabulary
 
 if TYPE_CHECKING:
@@ -38,11 +40,17 @@ Result = TypeVar("Result")
 class Grammar:
     """Compiled grammar, shared by any number of sequences."""
 
-    def __init__(self, matcher: LLMatcher, n_words: int, n_vocab: int) -> None:
+    def __init__(self, matcher: LLMatcher, n_words: int, n_vocab: int, spellings: Spellings | None = None) -> None:
+        self._spellings = spellings
         self._matcher = matcher
         self._n_words = n_words
         self._n_vocab = n_vocab
         self._lock = threading.Lock()
+
+    @property
+    def has_unique_items(self) -> bool:
+        """True if the constraint compares items of arrays."""
+        return self._spellings is not None
 
     def start(self, beside: Constraint | None = None) -> Constraint:
         """Return a constraint at the start of an answer. With `beside`, it shares the time limit of that constraint.
@@ -50,8 +58,9 @@ class Grammar:
         Different requests have separate time limits, so one client cannot slow down the grammar of another.
         """
         allowance = Allowance() if beside is None else beside.allowance
+        unique = None if self._spellings is None else UniqueItems(self._spellings)
         with self._lock:
-            return Constraint(self._matcher.deep_copy(), self._n_words, self._n_vocab, allowance)
+            return Constraint(self._matcher.deep_copy(), self._n_words, self._n_vocab, allowance, unique)
 
 
 class GrammarCompiler:
@@ -60,6 +69,7 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._vocabulary: LLTokenizer | None = None
+        self._spellings: Spellings | None = None
         self._vocabulary_lock = threading.Lock()
         self._cache: OrderedDict[tuple[str, str], Future[Grammar]] = OrderedDict()
         self._lock = threading.Lock()
@@ -133,7 +143,12 @@ class GrammarCompiler:
             raise RequestError(f"{KINDS[kind]} cannot be used: {explain(matcher.get_error())}")
         if warnings := matcher.get_grammar_warnings():
             raise RequestError(f"{KINDS[kind]} cannot be enforced exactly: {explain(warnings[0])}")
-        return Grammar(matcher, (vocabulary.vocab_size + 31) // 32, self._tokenizer.n_vocab)
+        n_words = (vocabulary.vocab_size + 31) // 32
+        spellings = None
+        if CAPTURE in serialized:
+            with self._vocabulary_lock:
+                spellings = self._spellings = self._spellings or make_spellings(self._tokenizer, n_words)
+        return Grammar(matcher, n_words, self._tokenizer.n_vocab, spellings)
 
 
 def _on_large_stack(work: Callable[[], Result]) -> Result:

@@ -14,6 +14,8 @@ from woolly.grammar.source import explain
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+    from woolly.grammar.unique_items import UniqueItems
+
 # CPU time per token that a grammar may use in the engine's thread, and the allowed total excess. Typical
 # grammars take less than 0.1 ms, literals of 10,000 characters take 2 ms, and ambiguous grammars take more with each
 # token.
@@ -42,10 +44,13 @@ class Allowance:
 class Constraint:
     """State of a sequence in a grammar. Not thread-safe."""
 
-    def __init__(self, matcher: LLMatcher, n_words: int, n_vocab: int, allowance: Allowance) -> None:
+    def __init__(
+        self, matcher: LLMatcher, n_words: int, n_vocab: int, allowance: Allowance, unique: UniqueItems | None = None
+    ) -> None:
         self._matcher = matcher
         self.allowance = allowance
         self._n_vocab = n_vocab
+        self._unique = unique
         self._words = np.zeros(n_words, np.uint32)  # bit i of word j is token 32 j + i
         self._pointer = self._words.ctypes.data
         self._has_words = False
@@ -60,6 +65,8 @@ class Constraint:
             begin = time.thread_time()
             self._matcher.unsafe_compute_mask_ptr(self._pointer, self._words.nbytes)
             self._check()
+            if self._unique is not None:
+                self._unique.limit(self._matcher, self._words)
             self.allowance.spend(time.thread_time() - begin)
             self._has_words = True
         return self._words
@@ -77,6 +84,8 @@ class Constraint:
         begin = time.thread_time()
         if not self._matcher.consume_token(token):
             raise RequestError(f"the grammar cannot accept token {token}: {explain(self._matcher.get_error())}")
+        if self._unique is not None:
+            self._unique.accept(self._matcher, token)
         self.allowance.spend(time.thread_time() - begin, n_tokens=1)
 
     def _check(self) -> None:

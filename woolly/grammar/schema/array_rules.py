@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_STATES = 3_000
 MAX_UNIQUE = 60  # different items of an array of unique ones: bits of a parameter
+MAX_COMPARED = 100  # minItems and maxItems of an array of unique items that are compared
 MAX_LISTED = 1_000  # arrays of unique items that are listed one by one
 
 
@@ -116,13 +117,39 @@ def _unique(writer: Writer, shape: ArrayShape) -> list[Sequence]:
             most = n
         if most is not None and most <= 1:
             return [('"["', *_items(writer, shape), '"]"')]
-        raise RequestError(
-            f"the JSON schema uses 'uniqueItems' at {shape.unique.pointer}, which grammars can only enforce for items"
-            " of an enum or a small range; give the items an enum, or remove it (a list with maxItems instead of a set)"
-        )
+        return _captured(writer, shape)
     if n == 0:
         return _permutations(writer, shape, tail)
     return _listed(writer, shape, [texts for texts in prefix if texts is not None], tail)
+
+
+def _captured(writer: Writer, shape: ArrayShape) -> list[Sequence]:
+    """Return arrays whose items are recorded, so that the constraint can compare them."""
+    assert shape.unique is not None
+    if shape.contains or max(shape.low, shape.high or 0, len(shape.prefix)) > MAX_COMPARED:
+        raise RequestError(
+            f"the JSON schema uses 'uniqueItems' at {shape.unique.pointer} with 'contains' or more than {MAX_COMPARED}"
+            " items, which cannot be enforced; remove one of them"
+        )
+    rules = writer.rules
+    options: list[Sequence] = [('"[" "]"',)] if shape.low == 0 else []
+    before: Sequence = ()
+    n = max(shape.low, len(shape.prefix), 1) if shape.high is None else shape.high
+    for i in range(n):
+        item = writer.value(shape.prefix[i] if i < len(shape.prefix) else shape.tail)
+        ref = rules.add(rules.new_name(), [(*before, *item)])
+        rules.capture(ref.name)
+        if i + 1 >= shape.low:
+            options.append(('"["', ref, '"]"'))
+        before = (ref, writer.separator)
+    if shape.high is None:
+        last = before[0]
+        name = rules.new_name()
+        rules.capture(name)
+        item = writer.value(shape.tail)
+        rules.add(name, [(last, writer.separator, *item), (Ref(name), writer.separator, *item)])
+        options.append(('"["', Ref(name), '"]"'))
+    return options
 
 
 def _permutations(writer: Writer, shape: ArrayShape, texts: list[str]) -> list[Sequence]:

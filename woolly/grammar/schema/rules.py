@@ -7,6 +7,7 @@ from typing import Union
 
 Symbol = Union["Ref", "Loop", str]  # a string is an expression of Lark
 Sequence = tuple[Symbol, ...]
+CAPTURE = "unique_items"  # name of the captures that record the items of an array
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Rules:
         self._terminals: dict[str, str] = {}
         self._lines: list[str] = []
         self._aliases: dict[str, str] = {}  # rules of one expression, which stands in their place
+        self._captured: set[str] = set()
         self._n = 0
 
     def new_name(self) -> str:
@@ -44,6 +46,10 @@ class Rules:
         """Add a rule."""
         self._rules[name] = options
         return Ref(name)
+
+    def capture(self, name: str) -> None:
+        """Record the texts of a rule when they are complete."""
+        self._captured.add(name)
 
     def add_line(self, line: str) -> None:
         """Add a line of Lark as it is."""
@@ -79,7 +85,10 @@ class Rules:
         self._aliases = {
             name: options[0][0]
             for name, options in self._rules.items()
-            if len(options) == 1 and len(options[0]) == 1 and isinstance(options[0][0], str)
+            if len(options) == 1
+            and len(options[0]) == 1
+            and isinstance(options[0][0], str)
+            and name not in self._captured
         }
         if start in self._aliases:
             return "\n".join([f"start: {self._aliases[start]}", *self._lines, *self._written_terminals()])
@@ -92,7 +101,8 @@ class Rules:
                 if other not in used and other not in self._aliases:
                     used.add(other)
                     waiting.append(other)
-            lines.append(f"{name}: " + " | ".join(dict.fromkeys(self._print(option) for option in options)))
+            head = f'{name}[capture="{CAPTURE}"]' if name in self._captured else name
+            lines.append(f"{head}: " + " | ".join(dict.fromkeys(self._print(option) for option in options)))
         return "\n".join([*lines, *self._lines, *self._written_terminals()])
 
     def _written_terminals(self) -> list[str]:
