@@ -1,4 +1,4 @@
-"""HTTP server compatible with the APIs of OpenAI, Anthropic, Google, Cohere, Ollama, llama-server and Ole."""
+"""HTTP server with the APIs of OpenAI, Anthropic, Google, Cohere, Ollama, LM Studio, llama-server and Ole."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

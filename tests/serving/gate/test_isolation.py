@@ -59,7 +59,7 @@ TAKES = {
     ],
 }
 # Ids that belong to no key: models have names, a slot holds what its last owner may see, kept requests are an admin's.
-OF_NOBODY = {"/v1/models/{id}", "/slots/{id_slot}", "/api/v1/requests/{id}"}
+OF_NOBODY = {"/v1/models/{id}", "/api/v0/models/{id}", "/slots/{id_slot}", "/api/v1/requests/{id}"}
 
 
 def test_table_has_every_route_with_an_id(client):

@@ -25,7 +25,7 @@ from woolly.serving.accounts.usage_meter import UsageMeter
 from woolly.serving.batches.store import BatchStore
 from woolly.serving.batches.worker import BatchWorker
 from woolly.serving.dialect import Dialect, Dialects
-from woolly.serving.dialects import anthropic, cohere, gemini, llama, mcp, ole, ollama, openai, responses
+from woolly.serving.dialects import anthropic, cohere, gemini, llama, lmstudio, mcp, ole, ollama, openai, responses
 from woolly.serving.dialects.unsupported_routes import no_such_route, unsupported_reason
 from woolly.serving.errors import ApiError, feature_disabled, release_frames, to_api_error
 from woolly.serving.gate.access_control import AccessMiddleware
@@ -71,6 +71,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ole.DIALECT,
     mcp.DIALECT,
     cohere.DIALECT,
+    lmstudio.DIALECT,
     gemini.DIALECT,
     llama.DIALECT,
 )

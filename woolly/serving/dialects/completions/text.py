@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,13 @@ from woolly.serving.sse import TextFrame, sse_event
 
 async def text_completions(body: CompletionBody, request: Request) -> Response:
     """Complete one or several prompts; `echo` with `logprobs` scores the prompts."""
+    return await complete_texts(body, request, lambda running, reason: {})
+
+
+async def complete_texts(
+    body: CompletionBody, request: Request, more: Callable[[RunningRequest, str | None], Mapping[str, Any]]
+) -> Response:
+    """Complete the prompts; `more` returns fields for a complete reply from its first answer and finish reason."""
     body.check()
     generator: Generator = request.app.state.generator
     async with AsyncExitStack() as stack:
@@ -52,7 +59,8 @@ async def text_completions(body: CompletionBody, request: Request) -> Response:
             return stream_reply(
                 dialect, with_heartbeats(_frames(body, runnings, envelope), lambda: beat), stack.pop_all()
             )
-        return json_reply(await _reply(body, runnings))
+        reply = await _reply(body, runnings)
+        return json_reply({**reply, **more(runnings[0], reply["choices"][0]["finish_reason"])})
 
 
 def _params(body: CompletionBody, defaults: SamplingParams) -> SamplingParams:
