@@ -15,6 +15,7 @@ from woolly.serving.dialects.llama import (
     infill,
     lora,
     metrics,
+    model_events,
     models,
     predict,
     props,
@@ -48,7 +49,9 @@ class Llama(ChatDialect):
 
     def __init__(self) -> None:
         self.router = APIRouter(tags=["llama-server"])
-        for part in (chat, completion, embeddings, infill, lora, models, predict, props, slots, streams, tokens, vllm):
+        for part in (chat, completion, embeddings, infill, lora, models, model_events, predict, props, slots, streams):
+            self.router.include_router(part.router)
+        for part in (tokens, vllm):
             self.router.include_router(part.router)
 
     def error(self, error: ApiError) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""GET /models, POST /models/load and /models/unload of llama-server."""
+"""GET and DELETE /models, POST /models/load and /models/unload of llama-server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict
 
+from woolly.serving.errors import ApiError
 from woolly.serving.gate.request_id import check_admin
 from woolly.serving.model_manager.manager import ModelManager
 from woolly.serving.model_manager.modalities import llama_server_model
@@ -17,7 +18,7 @@ from woolly.serving.router import APIRouter
 router = APIRouter()
 
 _HUB = re.compile(r"[^:/]+/[^:/]+:[^:/]+")  # org/repo:QUANT
-_STATUS = {"ready": "loaded", "loading": "loading", "unloading": "loaded", "unloaded": "unloaded"}
+STATUS = {"ready": "loaded", "loading": "loading", "unloading": "loaded", "unloaded": "unloaded"}
 
 
 class ModelBody(BaseModel):
@@ -55,18 +56,41 @@ async def unload_model(body: ModelBody, request: Request) -> dict[str, bool]:
     return {"success": True}
 
 
+@router.delete("/models")
+async def delete_model(model: str, request: Request) -> dict[str, bool]:
+    """Reject the request, because the server never deletes model files."""
+    check_admin(request)
+    models: ModelManager = request.app.state.models
+    info = await models.get(model)
+    raise ApiError(
+        403,
+        "access_denied",
+        f"{info.name} is not deleted: the server never deletes model files",
+        param="model",
+        suggestion="run `woolly rm` on the server",
+    )
+
+
+def model_id(info: ModelInfo) -> str:
+    """Return the name of a model in lists and events."""
+    return info.name if info.given_names else _hub_name(info)
+
+
+def _hub_name(info: ModelInfo) -> str:
+    """Return llama-server's name of a file from the hub, which is accepted everywhere, or else the model's name."""
+    return next((name for name in info.aliases if _HUB.fullmatch(name)), info.name)
+
+
 def _model(info: ModelInfo) -> dict[str, Any]:
-    # Files from the hub are listed with llama-server's name, which is accepted everywhere.
-    shown = next((name for name in info.aliases if _HUB.fullmatch(name)), info.name)
     return {
-        "id": info.name if info.given_names else shown,
-        "model": shown,
+        "id": model_id(info),
+        "model": _hub_name(info),
         "aliases": list(info.given_names or info.aliases),
         "tags": list(info.tags),
         "object": "model",
         "created": info.created,
         "owned_by": "woolly",
-        "status": {"value": _STATUS[info.state], **({"reason": info.unsupported} if info.unsupported else {})},
+        "status": {"value": STATUS[info.state], **({"reason": info.unsupported} if info.unsupported else {})},
         "meta": {
             "n_ctx": info.context_length,
             "n_ctx_train": info.n_ctx_train,
