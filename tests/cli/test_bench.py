@@ -48,6 +48,9 @@ def test_json_has_every_number_of_every_combination(tiny):
         for name in ("avg_ts", "median_ts", "avg_ns", "load_s", "peak_mib", "bandwidth_gbs", "model_size"):
             assert record[name] > 0, name
         assert record["level"] in kernel_levels()
+        assert record["cpu_info"] and record["n_batch"] == record["n_ubatch"] and record["n_gpu_layers"] == 0
+        assert record["load_mode"] == "mmap" and (record["no_kv_offload"], record["embeddings"]) == (False, False)
+        assert (record["build_commit"], record["build_number"]) == ("unknown", 0)
         assert (record["type_k"], len(record["samples_ns"])) == ("f32", 2)
         assert (record["bandwidth_share"] is None) == record["test"].startswith("pp")
         assert (record["first_token_s"] is None) == record["test"].startswith("tg")

@@ -228,6 +228,7 @@ def _measure(
                 device=about.device,
                 level=about.level or about.backend,
                 threads=about.threads,
+                n_gpu_layers=_gpu_layers(options, has_gpu=bool(about.device)),
                 n_ubatch=program.max_rows,
                 kv_type=options.kv_type or "f16",
                 test_time=when,
@@ -239,6 +240,13 @@ def _measure(
             )
             for m in measured
         ]
+
+
+def _gpu_layers(options: Options, *, has_gpu: bool) -> int:
+    """Return the number of layers requested on the GPU, or llama-bench's -1 if none was set."""
+    if not has_gpu:
+        return 0
+    return options.gpu_layers if isinstance(options.gpu_layers, int) else -1
 
 
 def _with_bandwidth(records: list[Record]) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import statistics
@@ -17,6 +18,7 @@ import click
 from woolly.cli.terminal.human_readable import plural
 from woolly.cli.terminal.screen import print_table
 from woolly.machine.background_load import NOTABLE
+from woolly.machine.cpu import cpu_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +30,15 @@ if TYPE_CHECKING:
 _WIDE = 80
 
 _MAX_SHARE = 1.05  # of the read bandwidth; both are measured, and vary by a few percent
+
+# Fields of llama-bench for choices that Woolly does not have.
+_ALWAYS = {
+    "no_kv_offload": False,
+    "no_op_offload": 0,
+    "no_host": False,
+    "load_mode": "mmap",
+    "embeddings": False,
+}
 
 FORMATS = ("md", "table", "json", "jsonl", "csv")
 
@@ -44,6 +55,7 @@ class Record:
     device: str  # name of the GPU; empty: the CPU
     level: str
     threads: int
+    n_gpu_layers: int  # -1: as many as fit, or all
     n_ubatch: int
     kv_type: str
     test_time: str
@@ -84,6 +96,9 @@ class Record:
         share, first = self.share, self.first_token_s
         out: dict[str, Any] = {
             "engine": f"woolly {__version__}",
+            "build_commit": "unknown",  # llama-bench's values for a build without a repository
+            "build_number": 0,
+            "cpu_info": _cpu_name(),
             "backends": self.kind,
             "gpu_info": self.device,
             "level": self.level,
@@ -91,10 +106,13 @@ class Record:
             "model_type": self.model_type,
             "model_size": self.model_size,
             "model_n_params": self.model_n_params,
+            "n_batch": self.n_ubatch,  # a prompt runs in steps of this size; there is no larger logical batch
             "n_ubatch": self.n_ubatch,
             "n_threads": self.threads,
             "type_k": self.kv_type,
             "type_v": self.kv_type,
+            "n_gpu_layers": self.n_gpu_layers,
+            **_ALWAYS,
             "test": work.name,
             "n_prompt": work.n_tokens if work.kind == "prompt" else 0,
             "n_gen": work.n_tokens if work.kind == "generation" else 0,
@@ -127,6 +145,11 @@ class Record:
                 for kind in self.profile
             ]
         return out
+
+
+@functools.cache
+def _cpu_name() -> str:
+    return cpu_name()
 
 
 def write(records: Sequence[Record], form: str, console: Console) -> None:
