@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         SplitsRows,
         WeightStats,
     )
-    from woolly.runtime.split import Placement, SplitState
+    from woolly.runtime.split import Placement, SplitState, cpu_expert_bytes
     from woolly.runtime.stage_addresses import Stages, read_token
     from woolly.runtime.state import PAGE_SIZE, PortableState, State, pages_for
     from woolly.runtime.top_logits import (
@@ -85,6 +85,7 @@ __all__ = [
     "as_ranks",
     "backend_for",
     "check_kv_type",
+    "cpu_expert_bytes",
     "find_gpu",
     "find_gpu_backend",
     "get_backend",
@@ -113,7 +114,7 @@ __getattr__ = lazy_getattr(
         "program": "About Advances Backend CancelledRun SplitsRows DraftProgram LostState Program WeightStats",
         "top_logits": "MAX_RANKED PICK NextStep OverwrittenRows Ranking Ranks AsyncRanks as_ranks as_async_ranks",
         "device_share": "DeviceShare",
-        "split": "Placement SplitState",
+        "split": "Placement SplitState cpu_expert_bytes",
         "stage_addresses": "Stages read_token",
         "state": "PAGE_SIZE PortableState State pages_for",
     },

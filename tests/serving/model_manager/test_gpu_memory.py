@@ -2,8 +2,11 @@
 
 import pytest
 
+from tests.cases.families import FAMILIES
+from tests.cases.tiny import write_tiny
 from woolly.engine.loading import memory_estimate
 from woolly.errors import DeviceError, RequestError
+from woolly.gguf import open_gguf
 from woolly.runtime import Gpu
 from woolly.serving.errors import ApiError
 from woolly.serving.model_manager import eviction
@@ -65,6 +68,28 @@ def test_model_too_large_for_a_gpu_is_rejected_with_its_name(machine):
     check_memory("one", needs(GPUS[:1], 20 * GB, may_split=True))  # the system has the rest
     with pytest.raises(ApiError, match=r"but only 20\.46 GB are available on NVIDIA Fake and in system memory$"):
         check_memory("one", needs(GPUS[:1], 25 * GB, may_split=True))
+
+
+def test_experts_on_the_cpu_need_no_gpu_memory(tmp_path, machine):
+    path = write_tiny(FAMILIES["qwen3moe"], tmp_path / "experts.gguf")
+    with open_gguf(path) as file:
+        experts = {name: tensor.n_bytes for name, tensor in file.tensors.items() if "_exps" in name}
+    sizes = [sum(n for name, n in experts.items() if name.startswith(f"blk.{i}.")) for i in (0, 1)]
+    whole, first = (
+        estimate(path, ModelOptions(ctx=64, backend="cuda", n_cpu_moe=layers)).cpu_weights for layers in ("all", 1)
+    )
+    assert sum(sizes) <= whole < sum(sizes) * 1.2 and sizes[0] <= first < sum(sizes)
+    assert estimate(path, ModelOptions(ctx=64, backend="cuda")).cpu_weights == 0
+    assert estimate(path, ModelOptions(ctx=64, backend="cpu", n_cpu_moe="all")).cpu_weights == 0
+
+
+def test_experts_on_the_cpu_need_system_memory(machine, monkeypatch):
+    with pytest.raises(ApiError, match=r"needs about 15\.00 GB for experts in system memory, but only 1\.00 GB"):
+        check_memory("one", needs(GPUS[:1], 30 * GB, cpu_weights=15 * GB))
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 16 * GB)
+    check_memory("one", needs(GPUS[:1], 30 * GB, cpu_weights=15 * GB))
+    with pytest.raises(ApiError, match=r"but only 19\.46 GB are available on NVIDIA Fake$"):
+        check_memory("one", needs(GPUS[:1], 30 * GB, cpu_weights=5 * GB))
 
 
 def test_only_models_in_the_needed_memory_are_unloaded(folder, machine):

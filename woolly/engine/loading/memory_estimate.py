@@ -33,6 +33,7 @@ class MemoryEstimate:
     gpus: tuple[Gpu, ...] = ()  # GPUs of the model; empty for system memory
     may_split: bool = False  # weights that do not fit the GPUs may go to system memory
     tower: int = 0  # multimodal encoder: weights and working memory
+    cpu_weights: int = 0  # part of the weights that stays in system memory: the experts of `n_cpu_moe`
 
     @property
     def total(self) -> int:
@@ -41,12 +42,14 @@ class MemoryEstimate:
 
     def times(self, n: int) -> MemoryEstimate:
         """Return the memory of n processes that each load the model."""
-        return replace(self, weights=n * self.weights, cache=n * self.cache, tower=n * self.tower)
+        sizes = {"weights": self.weights, "cache": self.cache, "tower": self.tower, "cpu_weights": self.cpu_weights}
+        return replace(self, **{name: n * size for name, size in sizes.items()})  # type: ignore[arg-type]
 
     def shares_memory(self, other: MemoryEstimate) -> bool:
         """Return True if both models use the same memory."""
         numbers = {gpu.number for gpu in self.gpus}
-        return bool(numbers & {gpu.number for gpu in other.gpus}) or not (numbers or other.gpus) or self.may_split
+        is_mixed = self.may_split or self.cpu_weights > 0
+        return bool(numbers & {gpu.number for gpu in other.gpus}) or not (numbers or other.gpus) or is_mixed
 
 
 def estimate(
@@ -66,7 +69,9 @@ def estimate(
     weights = _all_weights(file, plan, backend)
     if backend == "reference":
         kind = "f32"
-    n_ctx = possible_ctx(file, plan, ctx, kind, max(0, sum(gpu.usable for gpu in gpus) - weights) if gpus else None)
+    cpu_weights = _cpu_weights(plan, options) if gpus else 0
+    free = sum(gpu.usable for gpu in gpus) - (weights - cpu_weights)
+    n_ctx = possible_ctx(file, plan, ctx, kind, max(0, free) if gpus else None)
     is_whole = options.gpu_layers in (None, "all") and is_gpu_backend(backend_for(options.device, backend))
     parts = [plan] if plan.draft is None or plan.draft.borrows else [plan, plan.draft]
     return MemoryEstimate(
@@ -76,7 +81,17 @@ def estimate(
         cache=int(sum(part.context_bytes(kv_tokens or n_ctx, _native.kv_value_bytes(kind)) for part in parts)),
         n_ctx=n_ctx,
         tower=0 if projector is None or gpus else multimodal.tower_bytes(projector),
+        cpu_weights=cpu_weights,
     )
+
+
+def _cpu_weights(plan: Plan, options: Options) -> int:
+    """Return the bytes of the experts that `n_cpu_moe` keeps in system memory."""
+    if not options.n_cpu_moe:
+        return 0
+    from woolly.runtime import cpu_expert_bytes  # imported late, because few models are split
+
+    return cpu_expert_bytes(plan, options.n_cpu_moe)
 
 
 def weight_bytes(file: GGUFFile, plan: Plan, backend: str, options: Options) -> int:
@@ -136,9 +151,14 @@ def shortage(name: str, needed: MemoryEstimate, freed: int = 0) -> str | None:
     Check GPU memory if the model is on GPUs; only with `may_split` may the rest use system memory.
     """
     available = freed + (sum(gpu.usable for gpu in needed.gpus) if needed.gpus else available_memory())
+    if needed.cpu_weights > (in_system := freed + available_memory()):
+        return (
+            f"{name} needs about {_gb(needed.cpu_weights)} for experts in system memory, but only {_gb(in_system)} are"
+            " available there"
+        )
     if needed.may_split:
         available += available_memory()
-    if needed.total <= available:
+    if needed.total - (0 if needed.may_split else needed.cpu_weights) <= available:
         return None
     tower = f", {_gb(needed.tower)} for images" if needed.tower else ""
     where = f" on {' and '.join(dict.fromkeys(gpu.name for gpu in needed.gpus))}" if needed.gpus else ""

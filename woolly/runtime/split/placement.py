@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
 from woolly.runtime.device_share import DeviceShare
-from woolly.runtime.split.placement_units import Atom, Costs, atoms_of
+from woolly.runtime.split.placement_units import Atom, Costs, atoms_of, cpu_experts
 from woolly.runtime.split.program import Segment
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Placer:
         costs = {c.number: Costs(c.device, plan, self.atoms, tensors, options) for c in cards}
         self.costs = [costs[card.number] for card in cards]
         self.n_layers = sum(self.layers)
-        self.cpu_experts = self._cpu_experts()
+        self.cpu_experts = cpu_experts(self.atoms, self.layers, options.n_cpu_moe)
 
     def place(self, n_wanted: int | None) -> Placement:
         """Return the placement of `n_wanted` layers, or of as many as fit for None."""
@@ -152,12 +152,6 @@ class _Placer:
                 field="gpu_layers",
             )
         return {atom for atom in self.atoms if atom.unit < units} - self.cpu_experts
-
-    def _cpu_experts(self) -> set[Atom]:
-        """Return the experts that `n_cpu_moe` keeps on the CPU."""
-        n = self.options.n_cpu_moe
-        limit = self.n_layers if n == "all" else int(n or 0)
-        return {atom for atom in self.atoms if atom.is_experts and sum(self.layers[: atom.unit]) < limit}
 
     def _dealt(self, atoms: set[Atom]) -> Home:
         """Place units in order, in proportion to the free memory. If that does not fit, fill the cards in turn."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -47,6 +47,21 @@ def atoms_of(plan: Plan) -> tuple[list[Atom], list[int]]:
                 expert_starts.add(begin)
         atoms += (Atom(a, b, unit, a in expert_starts) for a, b in pairwise(sorted({*edges, last})))
     return atoms, [len(set(layers[first:last]) - {""}) for first, last in units]
+
+
+def cpu_experts(atoms: Iterable[Atom], layers: Sequence[int], n_cpu_moe: int | str | None) -> set[Atom]:
+    """Return the experts that `n_cpu_moe` keeps on the CPU. `layers` has the number of layers of each unit."""
+    limit = sum(layers) if n_cpu_moe == "all" else int(n_cpu_moe or 0)
+    return {atom for atom in atoms if atom.is_experts and sum(layers[: atom.unit]) < limit}
+
+
+def cpu_expert_bytes(plan: Plan, n_cpu_moe: int | str | None) -> int:
+    """Return the bytes in the file of the experts that `n_cpu_moe` keeps on the CPU."""
+    if not n_cpu_moe:
+        return 0
+    experts = cpu_experts(*atoms_of(plan), n_cpu_moe)
+    steps = [step for atom in experts for step in plan.steps[atom.first : atom.last]]
+    return sum({weight.name: weight.n_bytes for step in steps for weight in step.weights}.values())
 
 
 def kv_type_of(plan: Plan, options: Options) -> str:

@@ -25,7 +25,8 @@ def estimate(path: Path, options: ModelOptions) -> MemoryEstimate:
             return MemoryEstimate(0, 0, possible_ctx(file, plan, options.ctx, options.kv_type))
         plan = describe_draft(file, plan, options.ctx, *embedded_draft(path, options.speculation))
         budget = parse_size("weight_memory", options.weight_memory)
-        given = Options(None, budget, options.kv_type, device=options.device, gpu_layers=options.gpu_layers)
+        placed = {"device": options.device, "gpu_layers": options.gpu_layers, "n_cpu_moe": options.n_cpu_moe}
+        given = Options(None, budget, options.kv_type, **placed)  # type: ignore[arg-type]
         projector = choose_projector(path, options.mmproj)
         backend = source_backend(options.backend, given) if plan.has_source else options.backend
         return memory_estimate.estimate(file, plan, backend, given, options.ctx, options.kv_tokens, projector)
