@@ -44,6 +44,14 @@ def test_texts_come_from_arguments_stdin_and_files(folder, wanted, tmp_path):
         woolly("embed", model, "-f", objects)
 
 
+def test_metadata_of_the_model_can_be_changed(folder, wanted):
+    model = folder / "embedder.gguf"
+    changed = rows(woolly("embed", model, TEXTS[3], "--rope-freq-base", "3"))
+    assert changed.shape == wanted[3:4].shape and not np.allclose(changed, wanted[3:4], atol=1e-4)
+    with pytest.raises(UsageError, match=r"'a\.b', which this model does not use"):
+        woolly("embed", model, "sheep", "--override-kv", "a.b=int:1")
+
+
 @pytest.mark.parametrize("kind", ["npy", "jsonl", "parquet"])
 def test_embeddings_are_written_in_every_format(folder, wanted, tmp_path, kind):
     texts, out = tmp_path / "texts.txt", tmp_path / f"vectors.{kind}"

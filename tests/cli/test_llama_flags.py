@@ -160,7 +160,8 @@ def test_variables_of_ollama_are_named_with_their_equivalents(capsys):
     ("words", "expected"),
     [
         ("--max-model-len 32k", "--ctx-size 32000"), ("--max-model-len 1K", "--ctx-size 1024"),
-        ("--served-model-name a", "--alias a"), ("--gpu-memory-utilization 0.9 -tp 2", ""),
+        ("--served-model-name a", "--alias a"), ("m --served-model-name a b --port 1", "m --alias a,b --port 1"),
+        ("--gpu-memory-utilization 0.9 -tp 2", ""),
         ("--enable-auto-tool-choice --tool-call-parser hermes", ""), ("--kv-cache-dtype auto", ""),
         ("--trust-remote-code --dtype bfloat16", ""), ("--allowed-origins [\"a\"]", "--cors-origins a"),
     ],
@@ -175,7 +176,9 @@ def test_flags_of_vllm_have_an_equivalent(words, expected, capsys):
         ("run", "--format json", ["--json-schema", '{"type": "object"}']),
         ("run", "--think=false", ["--reasoning", "off"]),
         ("run", "--think", ["--reasoning", "on"]), ("chat", "--think=low", ["--reasoning-effort", "low"]),
-        ("run", "--keepalive 5m", []), ("run", "--nowordwrap", []),
+        ("run", "--keepalive 5m", []), ("serve", "--keepalive 5m", ["--keep-alive", "300"]),
+        ("serve", "--keepalive 1h30m", ["--keep-alive", "5400"]), ("serve", "--keepalive=45", ["--keep-alive", "45"]),
+        ("serve", "--keepalive -1", ["--keep-alive", "0"]), ("run", "--nowordwrap", []),
     ],
 )  # fmt: skip
 def test_flags_of_ollama_have_an_equivalent(command, words, expected, capsys):

@@ -66,6 +66,17 @@ def test_perplexity_uses_the_second_half_of_each_window(model, text):
     np.testing.assert_allclose(facts["error"], expected, rtol=1e-4)
 
 
+def test_changes_apply_to_the_model_but_not_to_the_other(model, text):
+    plain = json.loads(woolly("perplexity", model, text, "--ctx", CTX, "-n", 1, "--json"))["perplexity"]
+    changed = json.loads(
+        woolly("perplexity", model, text, "--ctx", CTX, "-n", 1, "--json", "--rope-freq-base", "50", "--kl", model)
+    )
+    assert changed["base_perplexity"]["mean"] == pytest.approx(plain) != changed["perplexity"]
+    assert changed["kl"]["mean"] > 0
+    with pytest.raises(RequestError, match=r"'llama\.none', which this model does not use"):
+        woolly("perplexity", model, text, "--ctx", CTX, "-n", 1, "--override-kv", "llama.none=int:1")
+
+
 def test_all_windows_are_used_by_default(model, text):
     facts = json.loads(woolly("perplexity", model, text, "--ctx", CTX, "--json"))
     with LLM(model) as llm:

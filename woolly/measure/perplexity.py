@@ -8,7 +8,7 @@ window. Results are comparable with llama.cpp's perplexity tool, which has the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,9 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from woolly.engine.input_processor import check_next_token
+from woolly.engine.loading.adapters import named_adapters
 from woolly.engine.loading.context_length import context_limit
 from woolly.engine.loading.load import LoadedModel, load_model
 from woolly.errors import RequestError
+from woolly.gguf.overlay import Overlay
+from woolly.llm.load_checks import overrides_of
+from woolly.llm.model_options import ModelOptions
 from woolly.machine.cores import default_threads
 from woolly.measure.slot_rotation import SlotRotation
 from woolly.runtime import Batch, Options, pages_for
@@ -56,16 +60,29 @@ class Scorer:
         backend: str,
         device: str | None = None,
         gpu_layers: int | str | None = None,
+        changes: Mapping[str, Any] | None = None,
     ) -> None:
+        """Load the model. `changes` are adapters and metadata of ModelOptions."""
+        given = ModelOptions(**changes or {})
         options = Options(threads=threads, kv_type=kv_type, device=device, gpu_layers=gpu_layers)
-        self.loaded: LoadedModel = load_model(model, backend, options, "logits", ctx=ctx)
+        self.loaded: LoadedModel = load_model(
+            model,
+            backend,
+            options,
+            "logits",
+            ctx=ctx,
+            adapters=named_adapters(given.adapters),
+            metadata=overrides_of(given),
+        )
         try:
             check_next_token(self.loaded.program.plan)
+            self.tokenizer = self.loaded.tokenizer
+            if isinstance(self.loaded.file.metadata, Overlay):
+                self.loaded.file.metadata.check_read()
             limit = context_limit(self.loaded.file, self.loaded.program.plan)
             if not 4 <= ctx <= limit:
                 raise RequestError(f"ctx is {ctx}; expected an integer from 4 to {limit}", field="ctx")
             self.ctx = ctx
-            self.tokenizer = self.loaded.tokenizer
             self._pages = range(pages_for(ctx))
             self._slots = SlotRotation(self.loaded.program.plan)
             self._state = self.loaded.program.new_state(len(self._pages), self._slots.n_slots)

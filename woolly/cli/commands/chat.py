@@ -18,6 +18,7 @@ from woolly.cli.parse.options import (
     SYSTEM,
     adapter_scales,
     complete_fetched,
+    hub_file_option,
     hub_model,
     hub_option,
     max_answer_tokens,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     TEMPLATE,
     ENGINE,
     hub_option(),
+    hub_file_option(),
     Option("--plain", "Show answers as plain text instead of rendered Markdown.", bool, default=False),
     Option(
         "--history/--no-history",
@@ -88,6 +90,7 @@ def chat(
     model: str | None,
     named: str | None,
     hf_repo: str | None,
+    hf_file: str | None,
     prompt: str | None,
     file: str | None,
     system: str | None,
@@ -125,7 +128,7 @@ def chat(
             f"mcp_approve is {mcp_approve!r}; expected one of {', '.join(POLICIES)}", field="mcp_approve"
         )
     given = None if file is None else read_text("--file", Path(file)).removesuffix("\n")
-    name = one_model("chat", model, hub_model(named, hf_repo), default_model())
+    name = one_model("chat", model, hub_model(named, hf_repo, hf_file), default_model())
     if hf_repo is not None:
         pulled(name)
     elif name == DEFAULT_MODEL and model is None and named is None:

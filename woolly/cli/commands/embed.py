@@ -9,7 +9,17 @@ from typing import Any
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import BACKEND, DEVICE, GPU_LAYERS, MODEL, NAMED, THREADS, model_and_text, one_model
+from woolly.cli.parse.options import (
+    BACKEND,
+    CHANGES,
+    DEVICE,
+    GPU_LAYERS,
+    MODEL,
+    NAMED,
+    THREADS,
+    model_and_text,
+    one_model,
+)
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.parse.usage_errors import UsageError
 from woolly.cli.terminal.human_readable import plural
@@ -42,6 +52,7 @@ _BLOCK = 256  # texts per block: an interrupted run loses at most one; large eno
     BACKEND,
     DEVICE,
     GPU_LAYERS,
+    CHANGES,
 )
 def embed(
     model: str | None,
@@ -60,6 +71,7 @@ def embed(
     backend: str | None,
     device: str | None,
     gpu_layers: str | None,
+    changes: dict[str, Any],
 ) -> None:
     """Compute embeddings of texts, for search, clustering and RAG."""
     if output is not None:
@@ -80,7 +92,13 @@ def embed(
     from woolly.llm import LLM
 
     options = {"dimensions": dimensions, "pooling": pooling, "normalize": normalize, "truncate": truncate}
-    with LLM(name, ctx=ctx, threads=threads, backend=backend or "auto", device=device, gpu_layers=gpu_layers) as llm:
+    placed: dict[str, Any] = {
+        "threads": threads,
+        "backend": backend or "auto",
+        "device": device,
+        "gpu_layers": gpu_layers,
+    }
+    with LLM(name, ctx=ctx, **placed, **changes) as llm:
         # Report errors before any work is done.
         n_cut = sum(map(bool, llm.prepare_embedding(texts, **_preparing(options)).n_cut))
         if n_cut:
@@ -88,7 +106,7 @@ def embed(
         if output is None:
             _print(llm, texts, options)
         else:
-            _write(llm, texts, options, output)
+            _write(llm, texts, options, output, changes)
 
 
 def _preparing(options: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +124,9 @@ def _print(llm: Any, texts: list[str], options: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _write(llm: Any, texts: list[str], options: dict[str, Any], output: Path) -> None:
+def _write(llm: Any, texts: list[str], options: dict[str, Any], output: Path, changes: dict[str, Any]) -> None:
     width = options["dimensions"] or llm.embed(texts[:1], **{**options, "truncate": True}).shape[1]
-    what = identity(texts, model=llm.path.name, model_bytes=llm.path.stat().st_size, ctx=llm.ctx, **options)
+    what = identity(texts, model=llm.path.name, model_bytes=llm.path.stat().st_size, ctx=llm.ctx, **options, **changes)
     embeddings = EmbeddingsFile(output, what, width)
     try:
         if embeddings.n_done:

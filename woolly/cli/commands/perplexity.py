@@ -14,6 +14,7 @@ from woolly.cli.parse.command import command
 from woolly.cli.parse.options import (
     AS_JSON,
     BACKEND,
+    CHANGES,
     DEVICE,
     GPU_LAYERS,
     KV_TYPE,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     BACKEND,
     DEVICE,
     GPU_LAYERS,
+    CHANGES,
     AS_JSON,
 )
 def perplexity(
@@ -68,6 +70,7 @@ def perplexity(
     backend: str | None,
     device: str | None,
     gpu_layers: str | None,
+    changes: dict[str, Any],
     as_json: bool,
 ) -> None:
     """Measure perplexity. Results are comparable with llama.cpp's tool; lower is better."""
@@ -85,7 +88,7 @@ def perplexity(
         "device": device,
         "gpu_layers": gpu_layers,
     }
-    with Scorer(model, ctx, **options) as scorer:
+    with Scorer(model, ctx, **options, changes=changes) as scorer:
         windows = windows_of(scorer.tokens_of(content), ctx, chunks)
         start = time.perf_counter()
         facts: dict[str, Any] = {"model": str(scorer.loaded.path), "ctx": ctx, "chunks": len(windows)}
@@ -95,7 +98,7 @@ def perplexity(
             surprises = np.concatenate(_each(windows, scorer.surprise))
             result, totals = exponential(mean_and_error(surprises)), None
         else:
-            # It uses the default cache type, so the loss of another cache type is measured as well.
+            # It uses the default cache type and no changes, so that their loss is measured as well.
             with Scorer(kl, ctx, **options | {"kv_type": None}) as base:
                 check_same_vocabulary(scorer, base)
                 parts = _each(windows, lambda window: Divergence.of_window(scorer, base, window))

@@ -19,6 +19,7 @@ from woolly.cli.parse.options import (
     SYSTEM,
     adapter_scales,
     complete_fetched,
+    hub_file_option,
     hub_model,
     hub_option,
     max_answer_tokens,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     TEMPLATE,
     ENGINE,
     hub_option(),
+    hub_file_option(),
     AS_JSON,
     Option("--verbose -v", "Print token counts and speed.", bool, default=False),
     SAMPLING,
@@ -89,6 +91,7 @@ def run(
     words: tuple[str, ...],
     model: str | None,
     hf_repo: str | None,
+    hf_file: str | None,
     prompt: str | None,
     file: tuple[str, ...],
     image: tuple[str, ...],
@@ -138,7 +141,7 @@ def run(
 
     params_of(None)  # reports usage errors before downloading a model
     check_files(image, audio)
-    model = hub_model(model, hf_repo)
+    model = hub_model(model, hf_repo, hf_file)
     if model is not None and hf_repo is not None:
         pulled(model)
     model = convert_checkpoint(model) if model is not None else None

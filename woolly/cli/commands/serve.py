@@ -15,7 +15,7 @@ import click
 from woolly.cli.commands.pull import pulled
 from woolly.cli.parse.command import Command, command
 from woolly.cli.parse.help import boxed_help
-from woolly.cli.parse.options import complete_model, hub_model, hub_option, one_model
+from woolly.cli.parse.options import complete_model, hub_file_option, hub_model, hub_option, one_model
 from woolly.cli.parse.parameter import TYPED, Argument, Bundle, Option
 from woolly.errors import RequestError
 from woolly.serving.settings.configuration import environment_name, kind_of, read_settings
@@ -71,6 +71,7 @@ _GROUPS = groups()
         (
             Option("--config", "Settings file.", Path, shown="woolly.toml if it exists, or WOOLLY_CONFIG"),
             hub_option(_GROUPS["model"]),
+            hub_file_option(_GROUPS["model"]),
             *(_option(setting, _GROUPS[setting.name]) for setting in in_order()),
         ),
     ),
@@ -84,9 +85,11 @@ def serve(first: str | None, flags: Mapping[str, Any]) -> None:
     from woolly.serving.settings.checks import has_replicas, late_swap
 
     flags = dict(flags)
-    repo = flags.pop("hf_repo", None)
-    if repo is not None:
-        flags["model"] = pulled(str(hub_model(flags.get("model"), repo)))
+    repo, file = flags.pop("hf_repo", None), flags.pop("hf_file", None)
+    if repo is not None or file is not None:
+        flags["model"] = pulled(str(hub_model(flags.get("model"), repo, file)))
+    elif str(flags.get("model")).startswith(("https://", "http://")):
+        flags["model"] = pulled(flags["model"])
     if first is not None:
         flags = {**flags, "model": one_model("serve", first, flags.get("model"))}
     early: list[tuple[Any, ...]] = []  # warnings before logging is configured

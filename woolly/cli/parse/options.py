@@ -62,6 +62,18 @@ def hub_option(section: str = _RUNS) -> Option:
     )
 
 
+def hub_file_option(section: str = _RUNS) -> Option:
+    """Return the option -hff, as in llama.cpp."""
+    return Option(
+        "--hf-file -hff",
+        "File in the repository of -hf.",
+        to="hf_file",
+        metavar="FILE",
+        section=section,
+        shown="by QUANT",
+    )
+
+
 TEXT_FILE = Option("--file -f", "The text file, in place of the argument FILE.", metavar="FILE")
 AS_JSON = Option("--json", "Print the result as JSON.", bool, to="as_json", default=False)
 
@@ -147,6 +159,14 @@ ENGINE = Bundle(
     _engine,
     section=_RUNS,
 )
+CHANGES = Bundle(
+    "changes",
+    (
+        Option("--lora", "LoRA adapter in GGUF; may be repeated.", list, to="adapters", metavar="FILE"),
+        *map(engine_option, ("metadata", "rope_scaling", "rope_scale", "rope_freq_base", "yarn_orig_ctx")),
+    ),
+    section="Adapters and metadata",
+)
 SPEECH = Bundle(
     "speech",
     (
@@ -185,12 +205,19 @@ def one_model(command: str, model: str | None, named: str | None, default: str |
     return found
 
 
-def hub_model(named: str | None, repo: str | None) -> str | None:
-    """Return the model of -m, or of -hf as hf:org/repo:QUANT. Raise UsageError if both are used."""
+def hub_model(named: str | None, repo: str | None, file: str | None = None) -> str | None:
+    """Return the model of -m, or of -hf as hf:org/repo:QUANT or hf:org/repo/FILE. Raise UsageError if both are used."""
     if repo is None:
+        if file is not None:
+            raise UsageError(f"-hff is {file}, but its repository is missing; add -hf org/repo")
         return named
     if named is not None:
         raise UsageError(f"two models are given, {named} and -hf {repo}; omit one of them")
+    if file is not None:
+        try:
+            return str(HubName.parse(f"hf:{repo.removeprefix('hf:').partition(':')[0]}/{file}"))
+        except StoreError:
+            raise UsageError(f"-hf is {repo!r} and -hff {file!r}; expected org/repo and a file in it") from None
     try:
         return str(HubName.parse(f"hf:{repo.removeprefix('hf:')}"))
     except StoreError:

@@ -187,7 +187,10 @@ def _value_of(flag: ForeignFlag, rest: deque[str]) -> str:
     """Return the value of a flag from the following words. If the value is optional, only a matching word is used."""
     if flag.bare and (not rest or rest[0].lower() not in flag.values):
         return flag.bare
-    return rest.popleft() if rest else ""
+    values = [rest.popleft()] if rest else [""]
+    while flag.is_list and rest and not rest[0].startswith("-"):
+        values.append(rest.popleft())
+    return ",".join(values)
 
 
 def _device(value: str) -> str:

@@ -17,6 +17,7 @@ class ForeignFlag:
     ours: str = ""  # equivalent option; the row applies to the commands that have it
     reason: str = ""  # why it is not supported
     takes_value: bool = True
+    is_list: bool = False  # all words up to the next flag are its values, which `into` gets separated by commas
     off_names: str = ""  # names that turn a switch off
     done: str = ""  # values that request default behavior; a switch has on and off
     is_harmless: bool = False  # False: other values change the output and are rejected

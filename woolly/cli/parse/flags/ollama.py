@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from woolly.cli.parse.flags.foreign_flag import ForeignFlag, alias, harmless, rejected, rejected_switch, switch
+from woolly.cli.parse.flags.foreign_flag import ForeignFlag, harmless, rejected, rejected_switch, switch
 from woolly.cli.parse.usage_errors import UsageError
 
 _ANY_OBJECT = '{"type": "object"}'
@@ -23,12 +24,28 @@ def _thinking(value: str) -> Sequence[str]:
     return ("--reasoning-effort", value.lower())
 
 
+def _keep_alive(value: str) -> Sequence[str]:
+    """Return the option for seconds, or a duration such as 5m or 1h30m; nothing is unloaded after a negative one."""
+    units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+    if re.fullmatch(r"-(\d+(\.\d+)?(ms|[smh])?)+", value):
+        return ("--keep-alive", "0")
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smh])", value)
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        parts = [(value, "s")]
+    elif "".join(number + unit for number, unit in parts) != value or not value:
+        raise UsageError(f"--keepalive is {value!r}; expected a duration such as 5m, or -1 for no limit")
+    seconds = sum(float(number) * units[unit] for number, unit in parts)
+    if not seconds:
+        raise UsageError(f"--keepalive is {value}; expected more, such as 1s, because --keep-alive 0 unloads no model")
+    return ("--keep-alive", f"{seconds:g}")
+
+
 OLLAMA = (
     ForeignFlag("--format", "--json-schema", into=_format, program="Ollama"),
     rejected("--format", "--json prints one JSON object, --json-schema enforces a schema", program="Ollama"),
     ForeignFlag("--think", "--reasoning", into=_thinking, bare="true", program="Ollama"),
     harmless("--keepalive", "a model is unloaded when the command ends", program="Ollama", commands="run chat embed"),
-    alias("--keepalive", "--keep-alive", program="Ollama"),
+    ForeignFlag("--keepalive", "--keep-alive", into=_keep_alive, program="Ollama"),
     rejected_switch("--hidethinking", "--reasoning off answers without reasoning", program="Ollama"),
     switch("--nowordwrap", "lines are not wrapped", done="on", program="Ollama"),
     switch("--insecure", "models are fetched over HTTPS", program="Ollama"),

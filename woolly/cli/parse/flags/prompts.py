@@ -84,7 +84,7 @@ def _prompt(value: str) -> Sequence[str]:
 
 PROMPTS = (
     # Models.
-    ForeignFlag("-mu --model-url", "--model", into=lambda value: ("--model", value), commands="run chat"),
+    ForeignFlag("-mu --model-url", "--model", into=lambda value: ("--model", value), commands="run chat serve"),
     rejected("-hf -hfr --hf-repo -mu --model-url", _PULL),
     rejected("-hff --hf-file", "-hf org/repo:QUANT chooses a file, as does `woolly pull hf:org/repo/FILE`"),
     rejected("-dr --docker-repo", "models come from the Hugging Face hub, see `woolly list --catalogue`"),
@@ -107,7 +107,7 @@ PROMPTS = (
         "--control-vector --control-vector-scaled --control-vector-layer-range",
         "`woolly run`, `woolly chat` and `woolly serve` take them",
     ),
-    rejected("--override-kv", "`woolly run`, `woolly chat` and `woolly serve` take it"),
+    rejected("--override-kv", "`woolly run`, `chat`, `serve`, `perplexity` and `embed` take it"),
     ForeignFlag("--rope-freq-scale", "--rope-scale", into=_scale),
     rejected("--rope-freq-scale --rope-scale --rope-scaling --rope-freq-base --yarn-orig-ctx", _FILE_SAYS),
     rejected("--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", _KEYS, done="-1 -1.0"),
