@@ -78,6 +78,24 @@ def test_invalid_arguments_give_a_one_line_error(source, tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".gguf"}
 
 
+def test_metadata_of_the_file_can_be_changed(source, tmp_path):
+    out, text = tmp_path / "out.gguf", tmp_path / "text.txt"
+    words = ("--override-kv", "*.rope.freq_base=float:500,general.name=str:wool", "--override-kv", "my.key=int:-3")
+    woolly("quantize", source, out, "Q8_0", *words)
+    with open_gguf(out) as file:
+        assert file.metadata["general.name"] == "wool"
+        assert (file.metadata["llama.rope.freq_base"], file.metadata["my.key"]) == (500.0, -3)
+        assert file.metadata.get_type("llama.rope.freq_base").name == "FLOAT32"
+    with pytest.raises(WoollyError, match=r"'general\.file_type', which quantization writes; omit it"):
+        woolly("quantize", source, out, "Q8_0", "--force", "--override-kv", "general.file_type=int:1")
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 8)
+    importance = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    woolly("imatrix", source, text, "-o", importance[0], "--ctx", "32", "-n", "1")
+    woolly("imatrix", source, text, "-o", importance[1], "--ctx", "32", "-n", "1", "--rope-freq-base", "3")
+    plain, other = (path.read_bytes() for path in importance)
+    assert len(plain) == len(other) and plain != other
+
+
 def test_imatrix_is_made_and_used(source, tmp_path):
     text, matrix = tmp_path / "text.txt", tmp_path / "i.gguf"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 8)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from woolly.errors import RequestError
 from woolly.gguf.metadata import Metadata
+from woolly.gguf.values import encode_value
 
 Value = int | float | bool | str
 
@@ -45,6 +49,14 @@ class Overlay(Metadata):
 
     def __contains__(self, key: object) -> bool:
         return key in self._given or super().__contains__(key)
+
+    def raw(self, key: str) -> NDArray[np.uint8]:
+        """Return the encoded value with its type tag; overrides have the type of the file's value."""
+        if key not in self._given:
+            return super().raw(key)
+        self.unread.discard(key)
+        type = self.get_type(key) if key in self._entries else None
+        return np.frombuffer(encode_value(self._given[key], type), np.uint8)
 
     @property
     def texts(self) -> tuple[str, ...]:

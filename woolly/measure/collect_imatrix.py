@@ -7,7 +7,7 @@ number of threads, so the file is reproducible.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from woolly.engine.input_processor import check_decoder_only
 from woolly.engine.loading.context_length import context_limit
 from woolly.errors import RequestError
 from woolly.gguf import GGUFFile, open_gguf
+from woolly.gguf.overlay import Overlay, Value
 from woolly.measure.slot_rotation import SlotRotation
 from woolly.models import trace
 from woolly.quantize.imatrix_file import ColumnSums, ImportanceMatrix
@@ -57,13 +58,17 @@ def collect_importance(
     output: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
+    metadata: Mapping[str, Value] | None = None,
 ) -> ImportanceMatrix:
     """Collect the matrix of a text, for `write_imatrix`. Only weights in layers are included, unless `output` is set.
 
-    RequestError if the text is shorter than a window of `ctx` tokens.
+    `metadata` overrides values of the file. RequestError if the text is shorter than a window of `ctx` tokens.
     """
     with open_gguf(resolve(model)) as file:
+        file.overlay(metadata or {})
         collector = _Collector(file, ctx, threads, output)
+        if isinstance(file.metadata, Overlay):
+            file.metadata.check_read()
         tokens = collector.tokenizer.encode(text, add_special=True, parse_special=False)
         windows = [tokens[at : at + ctx] for at in range(0, len(tokens) - ctx + 1, ctx)][:chunks]
         if not windows:

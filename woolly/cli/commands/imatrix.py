@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from woolly.cli.parse.command import command
-from woolly.cli.parse.options import AS_JSON, MODEL, NAMED, TEXT_FILE, THREADS, model_and_file
+from woolly.cli.parse.options import AS_JSON, METADATA, MODEL, NAMED, TEXT_FILE, THREADS, model_and_file
 from woolly.cli.parse.parameter import Argument, Option
 from woolly.cli.terminal.files import read_utf8
 from woolly.cli.terminal.human_readable import format_duration, format_size, plural
@@ -27,6 +28,7 @@ from woolly.errors import RequestError
     Option("--chunks -n", "Maximum windows of the text.", int, shown="all"),
     Option("--process-output", "Include output.weight.", bool, default=False),
     THREADS,
+    METADATA,
     Option("--force", "Overwrite an existing file.", bool, default=False),
     AS_JSON,
 )
@@ -40,10 +42,13 @@ def imatrix(
     chunks: int | None,
     process_output: bool,
     threads: int | None,
+    changes: dict[str, Any],
     force: bool,
     as_json: bool,
 ) -> None:
     """Write the importance of each weight's columns for a text, for woolly quantize --imatrix and llama.cpp."""
+    from woolly.llm.load_checks import overrides_of
+    from woolly.llm.model_options import ModelOptions
     from woolly.measure.collect_imatrix import collect_importance
     from woolly.quantize import write_imatrix
 
@@ -68,6 +73,7 @@ def imatrix(
             output=process_output,
             threads=threads,
             progress=report,
+            metadata=overrides_of(ModelOptions(**changes)),
         )
     write_imatrix(matrix)
     seconds = time.perf_counter() - start

@@ -24,6 +24,11 @@ from woolly.store import resolve
 if TYPE_CHECKING:
     from woolly.quantize import Recipe, Summary
 
+# Metadata that depends on the tensors of the file.
+_OWN_KEYS = frozenset(
+    {"general.alignment", "general.architecture", "general.file_type", "general.quantization_version"}
+)
+
 
 @command(
     Argument("source", "IN", "A GGUF file in F32, F16 or BF16.", required=True),
@@ -67,6 +72,13 @@ if TYPE_CHECKING:
     ),
     Option("--include-weights", "Use the importance matrix only for weights with this name; may be repeated.", list),
     Option("--exclude-weights", "Use no importance matrix for weights with this name; may be repeated.", list),
+    Option(
+        "--override-kv",
+        "Metadata of OUT: KEY=TYPE:VALUE, separated by commas; may be repeated.",
+        list,
+        to="metadata",
+        metavar="TEXT",
+    ),
     Option("--keep-split", "Write one file per shard of IN, named OUT-00001-of-....", bool, default=False),
     Option("--allow-requantize", "Accept weights that are already quantized.", bool, default=False),
     Option("--dry-run", "Show what would be written, but write nothing.", bool, default=False),
@@ -92,6 +104,7 @@ def quantize(
     imatrix_path: Path | None,
     include_weights: tuple[str, ...],
     exclude_weights: tuple[str, ...],
+    metadata: tuple[str, ...],
     keep_split: bool,
     allow_requantize: bool,
     dry_run: bool,
@@ -101,6 +114,7 @@ def quantize(
 ) -> None:
     """Quantize a model, for instance: woolly quantize model-F16.gguf model-Q4_K_M.gguf Q4_K_M."""
     from woolly.gguf import open_gguf
+    from woolly.gguf.overlay import parse_overrides
     from woolly.machine.cores import default_threads
     from woolly.quantize import find_mix, find_tensor_type, find_type, make_recipe, quantize_file, read_imatrix
     from woolly.quantize.split import quantize_split, split_paths
@@ -124,8 +138,8 @@ def quantize(
     }
     for option in [name for name, value in given.items() if value and size is not None]:
         raise UsageError(f"{option} cannot be combined with --size, which chooses the types; omit one of them")
-    if size is not None and (tensor_type or keep_split):
-        what = "--tensor-type" if tensor_type else "--keep-split"
+    if size is not None and (tensor_type or keep_split or metadata):
+        what = "--tensor-type" if tensor_type else "--keep-split" if keep_split else "--override-kv"
         raise UsageError(f"{what} cannot be combined with --size yet; omit one of them")
     try:
         mix = find_mix(type_name or "F16")
@@ -141,7 +155,11 @@ def quantize(
     imatrix = None if imatrix_path is None else read_imatrix(imatrix_path)
     if imatrix is not None:
         imatrix = imatrix.only(include_weights, exclude_weights)
+    overrides = parse_overrides(metadata)
+    for key in sorted(_OWN_KEYS & overrides.keys()):
+        raise UsageError(f"--override-kv gives {key!r}, which quantization writes; omit it")
     with open_gguf(resolve(source)) as file:
+        file.overlay(overrides)
         if leave_output_tensor and "output.weight" in file.tensors:
             output = file.tensors["output.weight"].type
         paths = split_paths(target, len(file.paths)) if keep_split and len(file.paths) > 1 else [target]

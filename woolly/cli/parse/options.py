@@ -159,14 +159,10 @@ ENGINE = Bundle(
     _engine,
     section=_RUNS,
 )
-CHANGES = Bundle(
-    "changes",
-    (
-        Option("--lora", "LoRA adapter in GGUF; may be repeated.", list, to="adapters", metavar="FILE"),
-        *map(engine_option, ("metadata", "rope_scaling", "rope_scale", "rope_freq_base", "yarn_orig_ctx")),
-    ),
-    section="Adapters and metadata",
-)
+_METADATA = tuple(map(engine_option, ("metadata", "rope_scaling", "rope_scale", "rope_freq_base", "yarn_orig_ctx")))
+_LORA = Option("--lora", "LoRA adapter in GGUF; may be repeated.", list, to="adapters", metavar="FILE")
+METADATA = Bundle("changes", _METADATA, section="Metadata")
+CHANGES = Bundle("changes", (_LORA, *_METADATA), section="Adapters and metadata")
 SPEECH = Bundle(
     "speech",
     (

@@ -107,7 +107,7 @@ PROMPTS = (
         "--control-vector --control-vector-scaled --control-vector-layer-range",
         "`woolly run`, `woolly chat` and `woolly serve` take them",
     ),
-    rejected("--override-kv", "`woolly run`, `chat`, `serve`, `perplexity` and `embed` take it"),
+    rejected("--override-kv", "`woolly run`, `chat`, `serve`, `perplexity`, `imatrix` and `embed` take it"),
     ForeignFlag("--rope-freq-scale", "--rope-scale", into=_scale),
     rejected("--rope-freq-scale --rope-scale --rope-scaling --rope-freq-base --yarn-orig-ctx", _FILE_SAYS),
     rejected("--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", _KEYS, done="-1 -1.0"),

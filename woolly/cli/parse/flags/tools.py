@@ -62,10 +62,5 @@ TOOLS = (
     rejected("--attention", "a model's file says whether its attention is causal"),
     # llama-quantize.
     rejected("--prune-layers", "layers cannot be removed from a model"),
-    rejected(
-        "--override-kv",
-        "a quantized file keeps its metadata; `woolly run --override-kv` changes it for a run",
-        commands="quantize",
-    ),
     rejected("--tensor-type-file", "--tensor-type REGEX=TYPE may be repeated"),
 )
