@@ -137,7 +137,7 @@ class CallbackError(WoollyError):
 class StageError(WoollyError):
     """Model stage that is unreachable, rejected the connection, or failed.
 
-    `code` is "refused" if retrying does not help: another token, model or version.
+    `code` is "refused" if the token, the model or the version differs, so that retrying does not help.
     """
 
 

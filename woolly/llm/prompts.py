@@ -129,9 +129,7 @@ def _with_media(
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
             raise RequestError(f"{name} is of type {type(given).__name__}; expected a list of {what}", field=name)
         if talk[-1].role != "user":
-            raise RequestError(
-                f"{name} need a user message as the last message, but its role is {talk[-1].role[:40]!r}"
-            )
+            raise RequestError(f"{name}: the last message must have the role user, but it has {talk[-1].role[:40]!r}")
         for i, one in enumerate(given):
             where = f"{name}[{i}]"
             if name == "audio":

@@ -16,7 +16,8 @@ struct MulWeight final : Step {
     explicit MulWeight(const Arguments& a)
         : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")), each(std::max(1, a.integer("run"))) {
         if (weight == nullptr) a.fail("needs a weight 'weight'");
-        if (y.width % (weight->n * each) != 0) a.fail("has columns that its weight does not divide");
+        if (y.width % (weight->n * each) != 0)
+            a.fail("must have a multiple of the weight's length as its number of columns");
     }
 
     void run(Worker& w) const override {

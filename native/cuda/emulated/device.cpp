@@ -355,7 +355,7 @@ EXPORTED const char* emulated_launch(const char* name, const unsigned* grid, con
     const uint64_t n = uint64_t{block[0]} * block[1] * block[2];
     if (n == 0 || n > kMaxThreads) return "a block has 1 to 1024 threads";
     if (group == 0 || group > kMaxBlocks || n * group > kMaxThreads || grid[0] % group != 0)
-        return "a group has at most 8 blocks and 1024 threads, and a grid has whole groups";
+        return "a cluster has at most 8 blocks and 1024 threads, and the grid must be a multiple of the cluster";
     if (group > 1 && n % 32 != 0) return "blocks of a group have whole warps";
     if (shared_bytes > kMaxShared) return "a block has at most 227 KiB of shared memory";
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return "a grid has at least one block";

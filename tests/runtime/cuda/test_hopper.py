@@ -179,7 +179,7 @@ def test_blocks_of_a_pair_copy_to_each_other(pairs):
     pairs.launch("swap", (4,), 32, 256, (there, y, 70), group=2)
     pairs.download(y, out)
     assert out.tolist() == [*range(4, 8), *range(4), *range(12, 16), *range(8, 12), 0, 0, 1, 0]
-    with pytest.raises(AssertionError, match="a grid has whole groups"):
+    with pytest.raises(AssertionError, match="the grid must be a multiple of the cluster"):
         pairs.launch("swap", (3,), 32, 256, (there, y, 70), group=2)
 
 

@@ -49,7 +49,7 @@ class Tool:
             )
         fields = {name: value for name, value in function.items() if name != "type"}
         if unknown := sorted(fields.keys() - _FIELDS):
-            raise RequestError(f"tools gives {fields['name'][:80]!r} the unknown key {unknown[0]!r}", field="tools")
+            raise RequestError(f"the tool {fields['name'][:80]!r} has the unknown key {unknown[0]!r}", field="tools")
         if "parameters" in fields:
             fields["parameters"] = read_schema(fields["parameters"])
         return cls(**fields)

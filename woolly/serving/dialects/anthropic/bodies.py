@@ -28,7 +28,7 @@ class ThinkingSpec(BaseModel):
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: int | None = Field(None, ge=0, description="Maximum reasoning tokens.")
-    display: str | None = Field(None, description="omitted removes the reasoning text from the reply.")
+    display: str | None = Field(None, description="The value 'omitted' removes the reasoning text from the reply.")
 
 
 class OutputConfig(BaseModel):

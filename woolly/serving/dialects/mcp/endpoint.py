@@ -69,7 +69,9 @@ class Endpoint:
             if opened.done():
                 raise
             log.error("mcp", exc_info=error)
-            unusable = _error_result("/mcp cannot use the package mcp of the server's machine")
+            unusable = _error_result(
+                "the server cannot use the package mcp; install it there: pip install 'woolly-llm[mcp]'"
+            )
             opened.set_exception(ApiError(501, "not_supported", unusable))
             opened.exception()  # mark the exception as retrieved if nothing awaits it
 

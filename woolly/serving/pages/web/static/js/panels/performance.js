@@ -53,11 +53,11 @@ function meter(name) {
 
 function build() {
   cards = {
-    rate: card("Speed", new Chart("Tokens per second, the last minute")),
+    rate: card("Speed", new Chart("Tokens per second in the last minute")),
     bandwidth: meter("Memory bandwidth"),
-    first: card("First token", new Chart("Milliseconds to the first token, the last minute")),
-    queue: card("Requests", new Chart("Running and waiting requests, the last minute", { top: 4 })),
-    kv: card("KV cache", new Chart("Share of the pages in use, the last minute", { top: 1 })),
+    first: card("First token", new Chart("Milliseconds to the first token in the last minute")),
+    queue: card("Requests", new Chart("Running and waiting requests in the last minute", { top: 4 })),
+    kv: card("KV cache", new Chart("Share of the pages in use in the last minute", { top: 1 })),
     weights: meter("Weight store"),
     prefix: meter("Prefix cache"),
   };
