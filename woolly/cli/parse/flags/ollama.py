@@ -44,11 +44,11 @@ OLLAMA = (
     ForeignFlag("--format", "--json-schema", into=_format, program="Ollama"),
     rejected("--format", "--json prints one JSON object, --json-schema enforces a schema", program="Ollama"),
     ForeignFlag("--think", "--reasoning", into=_thinking, bare="true", program="Ollama"),
-    harmless("--keepalive", "a model is unloaded when the command ends", program="Ollama", commands="run chat embed"),
+    harmless("--keepalive", "the model is unloaded when the command ends", program="Ollama", commands="run chat embed"),
     ForeignFlag("--keepalive", "--keep-alive", into=_keep_alive, program="Ollama"),
     rejected_switch("--hidethinking", "--reasoning off answers without reasoning", program="Ollama"),
     switch("--nowordwrap", "lines are not wrapped", done="on", program="Ollama"),
-    switch("--insecure", "models are fetched over HTTPS", program="Ollama"),
+    switch("--insecure", "models are downloaded over HTTPS only", program="Ollama"),
 )
 
 # What to use instead of Ollama's variables, which belong to a server that may run on the same machine.

@@ -16,14 +16,14 @@ from woolly.cli.parse.flags.foreign_flag import (
 )
 from woolly.cli.parse.usage_errors import UsageError
 
-_PULL = "`woolly pull hf:org/repo:QUANT` fetches a model, and -m takes its name"
-_CHAT = "`woolly chat` talks with a model, `woolly run` answers one prompt"
-_KEYS = "--override-kv gives these, such as qwen3.rope.scaling.yarn_beta_fast=float:32"
-_FILE_SAYS = "the model's file says how positions are turned"
-_UNSAMPLED = "this command chooses no tokens"
+_PULL = "download it with `woolly pull hf:org/repo:QUANT`, then use -m NAME"
+_CHAT = "use `woolly chat` for a conversation and `woolly run` for one prompt"
+_KEYS = "set the key with --override-kv, such as qwen3.rope.scaling.yarn_beta_fast=float:32"
+_FILE_SAYS = "the GGUF file determines the RoPE type"
+_UNSAMPLED = "this command does not sample"
 _TEMPLATES = "`woolly run`, `woolly chat` and `woolly serve` render chat templates"
 _MEASURING = "bench perplexity quantize imatrix tokenize embed"
-_TERMINAL = "answers are printed as they are on a terminal or in a pipe"
+_TERMINAL = "output is plain text"
 _ADAPTED = "`woolly export` merges adapters into a model"
 _ANSWERING = "run chat serve"
 
@@ -87,7 +87,7 @@ PROMPTS = (
     ForeignFlag("-mu --model-url", "--model", into=lambda value: ("--model", value), commands="run chat serve"),
     rejected("-hf -hfr --hf-repo -mu --model-url", _PULL),
     rejected("-hff --hf-file", "-hf org/repo:QUANT chooses a file, as does `woolly pull hf:org/repo/FILE`"),
-    rejected("-dr --docker-repo", "models come from the Hugging Face hub, see `woolly list --catalogue`"),
+    rejected("-dr --docker-repo", "only the Hugging Face hub is supported; see `woolly list --catalogue`"),
     ForeignFlag("-hft --hf-token", sets="HF_TOKEN"),
     ForeignFlag("--offline", takes_value=False, sets="WOOLLY_OFFLINE"),
     rejected("-mmu --mmproj-url", "`woolly pull` downloads the model's projector"),
@@ -101,11 +101,11 @@ PROMPTS = (
     ),
     switch("--mmproj-offload", "an encoder runs on the model's device", off_names="--no-mmproj-offload", done="on"),
     harmless("-mmdev --mmproj-device", "an encoder runs on the model's device"),
-    harmless("--mtmd-batch-max-tokens", "the number of image tokens per step changes no answer"),
+    harmless("--mtmd-batch-max-tokens", "the number of image tokens per step does not change answers"),
     rejected("--lora --lora-scaled", _ADAPTED),
     rejected(
         "--control-vector --control-vector-scaled --control-vector-layer-range",
-        "`woolly run`, `woolly chat` and `woolly serve` take them",
+        "only `woolly run`, `woolly chat` and `woolly serve` support them",
     ),
     rejected("--override-kv", "`woolly run`, `chat`, `serve`, `perplexity`, `imatrix` and `embed` take it"),
     ForeignFlag("--rope-freq-scale", "--rope-scale", into=_scale),
@@ -131,40 +131,40 @@ PROMPTS = (
     harmless("-p --prompt", "the text is an argument, or a file given with -f", commands="perplexity imatrix"),
     switch(
         "--escape -e",
-        "a backslash is a backslash; the shell writes newlines as $'\\n'",
+        "escape sequences are not interpreted; in the shell, write a newline as $'\\n'",
         off_names="--no-escape",
         done="off",
     ),
-    switch("-mli --multiline-input", "a line that ends with a backslash continues on the next one"),
+    switch("-mli --multiline-input", "end a line with a backslash to continue it on the next line"),
     switch("--simple-io", _TERMINAL),
     harmless("-co --color", _TERMINAL, done="auto", bare="on"),
     switch("--display-prompt", "prompts are not repeated", off_names="--no-display-prompt", done="off"),
     switch("--verbose-prompt", "`woolly tokenize` shows the tokens of a prompt"),
     words("--show-timings", "--verbose", commands="run"),
     switch("--show-timings", "/stats shows them", off_names="--no-show-timings", done="off"),
-    switch("--perf", "--json prints timings, and `woolly why` explains them", off_names="--no-perf", done="on off"),
+    switch("--perf", "use --json for timings and `woolly why` to explain them", off_names="--no-perf", done="on off"),
     harmless("-ptc --print-token-count", "--verbose prints the number of tokens", done="-1 0"),
-    harmless("--prompt-cache", "`woolly serve --cache-disk SIZE` keeps computed prompts on disk"),
-    switch("--prompt-cache-all --prompt-cache-ro", "`woolly serve --cache-disk SIZE` keeps computed prompts on disk"),
-    rejected("--in-prefix --in-suffix", "the chat template writes what goes around a message"),
-    rejected_switch("--in-prefix-bos", "the chat template writes what goes around a message"),
+    harmless("--prompt-cache", "`woolly serve --cache-disk SIZE` caches prompts on disk"),
+    switch("--prompt-cache-all --prompt-cache-ro", "`woolly serve --cache-disk SIZE` caches prompts on disk"),
+    rejected("--in-prefix --in-suffix", "the chat template determines prefixes and suffixes"),
+    rejected_switch("--in-prefix-bos", "the chat template determines prefixes and suffixes"),
     rejected_switch(
-        "-sp --special", "answers have no control tokens; `woolly tokenize` shows them", commands=_ANSWERING
+        "-sp --special", "control tokens are not printed; `woolly tokenize` shows them", commands=_ANSWERING
     ),
     switch("--ppl", "perplexity has a command of its own", off_names="--no-ppl", done="off"),
     switch("--no-context-shift", done="on", commands="run chat"),
     alias("--output-file", "--output", commands="imatrix"),
-    rejected("-o --output --output-file", "answers go to standard output, as in > FILE", commands="run chat"),
+    rejected("-o --output --output-file", "redirect standard output instead, as in > FILE", commands="run chat"),
     # Sampling.
     ForeignFlag("--sampler-seq --sampling-seq", "--samplers", into=_sampler_names),
     alias("--json-schema-file -j -jf", "--json-schema"),
     alias("--grammar-file", "--grammar"),
     rejected(
         "--adaptive-target --adaptive-decay",
-        "there is no adaptive-p sampler, --mirostat and --dynatemp-range adapt the distribution",
+        "there is no adaptive-p sampler; see --mirostat and --dynatemp-range",
         done="-1 -1.0 0.9 0.90",
     ),
-    switch("-bs --backend-sampling --backend_sampling", "tokens are chosen on the CPU"),
+    switch("-bs --backend-sampling --backend_sampling", "sampling runs on the CPU"),
     harmless(
         "-s --seed --temp --temperature --top-k --top-p --min-p --samplers --sampler-seq",
         _UNSAMPLED,
@@ -190,7 +190,7 @@ PROMPTS = (
     switch("--jinja", "Jinja always renders chat templates", off_names="--no-jinja", done="on"),
     rejected("--chat-template --chat-template-file --chat-template-kwargs", _TEMPLATES),
     rejected("-rea --reasoning --reasoning-effort --reasoning-budget --reasoning-budget-message", _TEMPLATES),
-    harmless("--reasoning-format", "reasoning is shown as the model writes it", done="none auto", commands="run chat"),
+    harmless("--reasoning-format", "reasoning is shown while it is generated", done="none auto", commands="run chat"),
     ForeignFlag(
         "--reasoning-preserve",
         "--chat-template-kwargs",
@@ -209,5 +209,5 @@ PROMPTS = (
     ForeignFlag("--list-devices", takes_value=False, prints=_devices),
     rejected_switch("-cl --cache-list", "`woolly list` shows the models on this machine"),
     rejected_switch("--completion-bash", "`woolly --install-completion` installs completion for your shell"),
-    rejected("--server-base", "`woolly launch` and other clients use a running server"),
+    rejected("--server-base", "use `woolly launch` or another client of a running server"),
 )

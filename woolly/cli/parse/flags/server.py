@@ -15,9 +15,9 @@ from woolly.cli.parse.flags.foreign_flag import (
 )
 from woolly.cli.parse.usage_errors import UsageError
 
-_LOGGED = "a line of the log has its time and level, and no colours"
-_CORS = "answers to web pages list the methods and headers that the API has, and no credentials"
-_QUIET = "--json prints timings, `woolly why` explains them, and `woolly serve` has --log-level debug"
+_LOGGED = "log lines always have a time and a level, and no colors"
+_CORS = "CORS replies list the methods and headers of the API, without credentials"
+_QUIET = "use --json for timings, `woolly why` to explain them, or --log-level debug of `woolly serve`"
 
 # llama.cpp's verbosity, from generic output to debug.
 _LEVELS = ("error", "error", "warning", "info", "info", "debug")
@@ -53,38 +53,42 @@ SERVER = (
     harmless("--log-colors", _LOGGED, done="off auto", bare="on"),
     rejected("--log-prompts-dir", "--log-prompts of `woolly serve` writes prompts and answers to the log"),
     # Network and pages.
-    harmless("--sse-ping-interval", "streams show a sign of life every 15 seconds"),
+    harmless("--sse-ping-interval", "streams send a keep-alive comment every 15 seconds"),
     rejected_switch("--reuse-port", "--replicas N runs several processes behind one port"),
     rejected("--cors-methods --cors-headers", _CORS, done="* get,post,delete,options"),
     rejected_switch("--cors-credentials", _CORS, off_names="--no-cors-credentials", done="off"),
-    harmless("--ui-config --webui-config --ui-config-file --webui-config-file", "the page has settings of its own"),
+    harmless(
+        "--ui-config --webui-config --ui-config-file --webui-config-file", "change these settings on the chat page"
+    ),
     rejected_switch(
         "--ui-mcp-proxy --webui-mcp-proxy",
         "the server forwards no requests to other servers",
         off_names="--no-ui-mcp-proxy --no-webui-mcp-proxy",
         done="off",
     ),
-    rejected("--tools --tools-runtime", "the server runs no tools for its clients, --mcp FILE gives the page tools"),
+    rejected("--tools --tools-runtime", "the server has no built-in tools; --mcp FILE adds tools for the chat page"),
     alias("--mcp-servers-config", "--mcp"),
     rejected("--mcp-servers-json", "--mcp takes a file"),
     rejected_switch(
         "-ag --agent",
-        "the server runs no tools for its clients, --mcp FILE gives the page tools",
+        "the server has no built-in tools; --mcp FILE adds tools for the chat page",
         off_names="-no-ag --no-agent",
         done="off",
     ),
-    rejected("--media-path", "clients send images themselves; the server does not read local files for them"),
+    rejected("--media-path", "the server does not read local files for clients; send images in the request"),
     # Models. Files determine whether a model computes embeddings or scores, so no flag is needed.
-    harmless("-embd --embeddings", "a model's file says whether it computes embeddings", done="0", commands="bench"),
+    harmless(
+        "-embd --embeddings", "the model file determines whether it is an embedding model", done="0", commands="bench"
+    ),
     switch("--embedding --embeddings --rerank --reranking", done="on"),
     rejected("--models-preset", "use presets.toml in the models folder"),
-    rejected("--embd-normalize", "requests choose with embd_normalize", done="2", commands="serve"),
+    rejected("--embd-normalize", "requests set embd_normalize", done="2", commands="serve"),
     rejected_switch("--lora-init-without-apply", "POST /lora-adapters with a scale of 0 turns an adapter off"),
-    rejected_switch("--spm-infill", "a model's file says how code is filled in"),
+    rejected_switch("--spm-infill", "the model file contains the tokens for fill-in-the-middle"),
     switch("--models-autoload", "give --no-models-autoload to `woolly serve`", done="on"),
     rejected_switch(
         "--no-prefill-assistant",
-        "a request that sends continue_final_message: false begins a new turn",
+        "a request can start a new turn with continue_final_message: false",
     ),
     switch("--prefill-assistant", done="on"),
     _model("--embd-gemma-default", "embeddinggemma-300M-qat-q4_0-GGUF", 8011),
@@ -98,7 +102,7 @@ SERVER = (
     _model("--gpt-oss-120b-default", "gpt-oss-120b-GGUF", 8013, *_OSS),
     _model("--vision-gemma-4b-default", "gemma-3-4b-it-qat-GGUF", 8014),
     _model("--vision-gemma-12b-default", "gemma-3-12b-it-qat-GGUF", 8014),
-    rejected_switch("--embd-gemma-default", "`woolly embed embeddinggemma TEXT` uses this model"),
+    rejected_switch("--embd-gemma-default", "use `woolly embed embeddinggemma TEXT`"),
     rejected_switch(
         "--gpt-oss-20b-default --gpt-oss-120b-default",
         "name the model, as in -hf ggml-org/gpt-oss-20b-GGUF --temp 1 --top-p 1 --top-k 0 --min-p 0.01",

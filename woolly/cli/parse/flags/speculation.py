@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from woolly.cli.parse.flags.foreign_flag import ForeignFlag, alias, harmless, rejected, switch, words
 from woolly.cli.parse.usage_errors import UsageError
 
-_GUESSED = "--draft-max bounds how many tokens are guessed ahead, and a model's luck decides how many are"
-_NGRAMS = "prompt_lookup finds the longest repetition, and --draft-max bounds how many tokens it guesses"
-_BESIDE = "a draft is computed by the threads and the device of its model"
+_GUESSED = "the number of draft tokens adapts to their acceptance, up to --draft-max"
+_NGRAMS = "prompt_lookup uses the longest match, limited by --draft-max"
+_BESIDE = "the draft model uses the threads and the device of the main model"
 
 # Draft methods by llama.cpp's types. The types of draft models depend on the file of --model-draft.
 _MTP, _NGRAM, _FILES = "draft-mtp", "ngram-", ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
@@ -37,9 +37,9 @@ SPECULATION = (
     alias("--spec-draft-n-max --draft-n --draft", "--draft-max"),
     ForeignFlag("--spec-type", "--model-draft", into=_method, is_weak=True),
     words("--spec-default", "--model-draft", "prompt_lookup", is_weak=True),
-    harmless("--spec-type -md --model-draft --spec-draft-model", "tokens are not guessed ahead here"),
-    harmless("--draft-max --draft --draft-n --spec-draft-n-max", "tokens are not guessed ahead here"),
-    switch("--spec-default", "tokens are not guessed ahead here"),
+    harmless("--spec-type -md --model-draft --spec-draft-model", "this command does not use speculative decoding"),
+    harmless("--draft-max --draft --draft-n --spec-draft-n-max", "this command does not use speculative decoding"),
+    switch("--spec-default", "this command does not use speculative decoding"),
     harmless("--draft-min --draft-n-min --spec-draft-n-min --draft-p-min --spec-draft-p-min", _GUESSED),
     harmless("--draft-p-split --spec-draft-p-split", _GUESSED),
     harmless("--spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match", _NGRAMS),
@@ -47,8 +47,11 @@ SPECULATION = (
     harmless("--spec-ngram-map-k-size-n --spec-ngram-map-k-size-m --spec-ngram-map-k-min-hits", _NGRAMS),
     harmless("--spec-ngram-map-k4v-size-n --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-min-hits", _NGRAMS),
     harmless("--spec-ngram-size-n --spec-ngram-size-m --spec-ngram-min-hits", _NGRAMS),
-    harmless("-lcs --lookup-cache-static -lcd --lookup-cache-dynamic", "prompt_lookup reads only prompt and answer"),
-    harmless("-td --threads-draft --spec-draft-threads", "a draft is computed by the threads that --threads counts"),
+    harmless(
+        "-lcs --lookup-cache-static -lcd --lookup-cache-dynamic",
+        "prompt_lookup searches only the prompt and the answer",
+    ),
+    harmless("-td --threads-draft --spec-draft-threads", "the draft model uses --threads"),
     harmless("-tbd --threads-batch-draft --spec-draft-threads-batch", _BESIDE),
     harmless("-Cd --cpu-mask-draft --spec-draft-cpu-mask -Crd --cpu-range-draft --spec-draft-cpu-range", _BESIDE),
     harmless("-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch", _BESIDE),
@@ -57,21 +60,31 @@ SPECULATION = (
     harmless("--spec-draft-cpu-strict-batch --prio-draft --spec-draft-prio --prio-batch-draft", _BESIDE),
     harmless("--spec-draft-prio-batch --poll-draft --spec-draft-poll --poll-batch-draft", _BESIDE),
     harmless("--spec-draft-poll-batch", _BESIDE),
-    harmless("-ctkd --cache-type-k-draft --spec-draft-type-k", "a draft has the cache type of its model", done="f16"),
-    harmless("-ctvd --cache-type-v-draft --spec-draft-type-v", "a draft has the cache type of its model", done="f16"),
+    harmless(
+        "-ctkd --cache-type-k-draft --spec-draft-type-k",
+        "the draft model uses the cache type of the main model",
+        done="f16",
+    ),
+    harmless(
+        "-ctvd --cache-type-v-draft --spec-draft-type-v",
+        "the draft model uses the cache type of the main model",
+        done="f16",
+    ),
     harmless("-otd --override-tensor-draft --spec-draft-override-tensor", _BESIDE),
     switch("-cmoed --cpu-moe-draft --spec-draft-cpu-moe", _BESIDE),
     harmless("-ncmoed --n-cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe", _BESIDE),
     harmless("-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl", _BESIDE, done="0 auto"),
-    harmless("-devd --device-draft --spec-draft-device", "a draft is computed where its model is", done="none"),
+    harmless(
+        "-devd --device-draft --spec-draft-device", "the draft model runs on the device of the main model", done="none"
+    ),
     switch(
         "--spec-draft-backend-sampling",
-        "tokens are chosen on the CPU",
+        "sampling runs on the CPU",
         off_names="--no-spec-draft-backend-sampling",
         done="off",
     ),
     rejected(
         "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
-        "`woolly pull hf:org/repo:QUANT` fetches the draft model, and -md takes its name",
+        "download it with `woolly pull hf:org/repo:QUANT`, then use -md NAME",
     ),
 )

@@ -15,9 +15,9 @@ from woolly.cli.parse.flags.foreign_flag import (
 )
 from woolly.cli.parse.usage_errors import UsageError
 
-_EVAL = "`woolly eval` measures answers to questions with known answers"
-_KL = "--kl OTHER compares with another model, and needs no file of logits"
-_PART = "a run writes its file at the end"
+_EVAL = "use `woolly eval` for benchmarks with known answers"
+_KL = "use --kl OTHER to compare with another model; it needs no file of logits"
+_PART = "the file is written at the end"
 
 
 def _normalized(value: str) -> Sequence[str]:
@@ -29,13 +29,15 @@ def _normalized(value: str) -> Sequence[str]:
 TOOLS = (
     # llama-bench.
     rejected("-pg", "-p and -n measure a prompt and an answer, -d an answer after a prompt"),
-    alias("--batch-size", "--batch", commands="bench", noted="--batch-size is the number of sequences here, as -b is"),
-    harmless("--delay --prio", "tests follow each other, and `nice` sets priorities", done="0", commands="bench"),
+    alias("--batch-size", "--batch", commands="bench", noted="-b and --batch-size are the number of sequences here"),
+    harmless("--delay --prio", "tests run one after the other; use nice for the priority", done="0", commands="bench"),
     harmless("-oe --output-err", "results go to standard output, notices to standard error", done="none"),
-    switch("--progress", "a terminal shows the progress"),
-    harmless("-nkvo --no-kv-offload", "the cache of a layer is on the layer's device", done="0", commands="bench"),
-    harmless("-nopo --no-op-offload", "each layer is computed by its device", done="0", commands="bench"),
-    harmless("--no-host", "host buffers are chosen by the backend", done="0", commands="bench"),
+    switch("--progress", "progress is shown on terminals"),
+    harmless(
+        "-nkvo --no-kv-offload", "the KV cache of a layer is on the device of the layer", done="0", commands="bench"
+    ),
+    harmless("-nopo --no-op-offload", "each layer runs on the device that holds it", done="0", commands="bench"),
+    harmless("--no-host", "the backend chooses its host buffers", done="0", commands="bench"),
     # llama-perplexity.
     rejected_switch("--hellaswag --winogrande --multiple-choice", _EVAL),
     rejected("--hellaswag-tasks --winogrande-tasks --multiple-choice-tasks", _EVAL),
@@ -45,21 +47,23 @@ TOOLS = (
     rejected("--ppl-output-type", "--json prints the result", done="0"),
     # llama-imatrix.
     harmless("-ofreq --output-frequency --save-frequency", _PART, done="0 10"),
-    rejected("--output-format", "matrices are GGUF files, which llama.cpp reads", done="gguf"),
-    rejected("--chunk --from-chunk", "a run begins with the first window", done="0"),
-    rejected_switch("--show-statistics", "`woolly show FILE` shows a matrix"),
+    rejected("--output-format", "importance matrices are always written as GGUF, which llama.cpp reads", done="gguf"),
+    rejected("--chunk --from-chunk", "every run starts with the first chunk", done="0"),
+    rejected_switch("--show-statistics", "use `woolly show FILE` to print an importance matrix"),
     switch("--parse-special", done="on", commands="imatrix"),
     # llama-tokenize.
     words("--stdin", "--file", "-", commands="tokenize"),
     words("--no-bos", "--no-special"),
-    words("--show-count", "--count", commands="tokenize", noted="--show-count prints only the number, as --count does"),
+    words("--show-count", "--count", commands="tokenize", noted="use --count to print only the number"),
     # llama-embedding.
     ForeignFlag("--embd-normalize", "--normalize", into=_normalized),
-    rejected("--embd-output-format", "a line of JSON is printed for each text, -o writes .npy, .jsonl or .parquet"),
-    rejected("--embd-separator", "texts are separated by lines, or by objects in a .jsonl file", done="\\n"),
+    rejected(
+        "--embd-output-format", "each embedding is printed as a line of JSON; -o FILE writes .npy, .jsonl or .parquet"
+    ),
+    rejected("--embd-separator", "separate texts by lines, or use a .jsonl file", done="\\n"),
     rejected("--cls-separator", "`woolly rerank` scores pairs of a query and a document"),
-    rejected("-ctk --cache-type-k", "the cache has its default type", done="f16", commands="imatrix embed"),
-    rejected("--attention", "a model's file says whether its attention is causal"),
+    rejected("-ctk --cache-type-k", "the KV cache has its default type", done="f16", commands="imatrix embed"),
+    rejected("--attention", "the model file determines whether attention is causal"),
     # llama-quantize.
     rejected("--prune-layers", "layers cannot be removed from a model"),
     rejected("--tensor-type-file", "--tensor-type REGEX=TYPE may be repeated"),

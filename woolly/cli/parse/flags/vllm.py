@@ -10,10 +10,10 @@ from woolly.cli.parse.flags import foreign_flag as row
 from woolly.cli.parse.flags.foreign_flag import ForeignFlag
 from woolly.cli.parse.usage_errors import UsageError
 
-_FILE = "the model's GGUF file says it"
+_FILE = "the GGUF file determines it"
 _MEMORY = "-ngl, --weight-memory and --kv-tokens bound the memory, which is otherwise used as needed"
 _LAYERS = "-dev cuda:0,1 splits the layers over GPUs"
-_CALLS = "calls and reasoning are read in the form that the chat template gives them"
+_CALLS = "the formats of tool calls and reasoning are derived from the chat template"
 _SAMPLING = "--temp, --top-k, --top-p, --min-p and others set the defaults of requests"
 
 _harmless = partial(row.harmless, program="vLLM", commands="serve")
@@ -81,8 +81,8 @@ VLLM = (
     ForeignFlag("--kv-cache-dtype", "--cache-type-k", into=_cache_type, program="vLLM", commands="serve"),
     ForeignFlag("--allowed-origins", "--cors-origins", into=_origins, program="vLLM", commands="serve"),
     # No effect.
-    _harmless("--dtype", "weights have the types of their file", done="auto"),
-    _harmless("--quantization -q", "weights have the types of their file"),
+    _harmless("--dtype", "weights keep the types of the file", done="auto"),
+    _harmless("--quantization -q", "weights keep the types of the file"),
     _harmless("--tokenizer-mode --load-format --config-format --model-impl", _FILE, done="auto gguf"),
     _harmless("--gpu-memory-utilization --swap-space --cpu-offload-gb --kv-cache-memory-bytes", _MEMORY),
     _harmless("--tensor-parallel-size -tp --pipeline-parallel-size -pp", _LAYERS, done="1"),
@@ -93,36 +93,36 @@ VLLM = (
     _switch("--trust-remote-code", "a GGUF file contains no code"),
     _switch(
         "--enable-prefix-caching",
-        "computed prompts are always reused, which changes no answer",
+        "the prefix cache is always on and does not change answers",
         off_names="--no-enable-prefix-caching",
         done="on",
     ),
     _switch(
         "--enable-chunked-prefill",
-        "prompts are always computed in parts",
+        "chunked prefill is always on",
         off_names="--no-enable-chunked-prefill",
         done="on",
     ),
-    _switch("--enforce-eager --async-scheduling", "the backend chooses how steps are started"),
-    _harmless("--compilation-config -O", "the backend chooses how steps are started"),
+    _switch("--enforce-eager --async-scheduling", "the backend chooses how kernels are launched"),
+    _harmless("--compilation-config -O", "the backend chooses how kernels are launched"),
     _switch("--enable-lora", "--lora FILE loads an adapter", done="on"),
     _harmless("--max-loras --max-lora-rank --max-cpu-loras", "all adapters of --lora are loaded"),
     _harmless("--guided-decoding-backend --structured-outputs-config", "llguidance enforces schemas and grammars"),
     _harmless("--generation-config", _SAMPLING, done="auto vllm"),
     _harmless(
-        "--task --runner --convert", "a model's file says whether it writes, embeds or scores", done="auto generate"
+        "--task --runner --convert",
+        "the model file determines whether it generates text, embeds or reranks",
+        done="auto generate",
     ),
-    _harmless("--max-logprobs", "requests choose the number of alternatives"),
-    _harmless("--limit-mm-per-prompt", "the context bounds images and audio"),
-    _harmless("--chat-template-content-format", "the template determines the form of messages", done="auto"),
-    _switch(
-        "--disable-log-requests --no-enable-log-requests", "the log has no prompts without --log-prompts", done="on"
-    ),
+    _harmless("--max-logprobs", "requests set the number of log-probabilities"),
+    _harmless("--limit-mm-per-prompt", "images and audio are limited by the context only"),
+    _harmless("--chat-template-content-format", "the chat template determines the form of messages", done="auto"),
+    _switch("--disable-log-requests --no-enable-log-requests", "prompts are logged only with --log-prompts", done="on"),
     _switch("--enable-log-requests", "--log-prompts writes prompts and answers to the log"),
     _switch("--disable-log-stats", "/metrics has the statistics"),
     # Rejected.
     _rejected("--tokenizer", "a GGUF file contains its tokenizer"),
-    _rejected("--revision", "`woolly pull` fetches a model's main revision"),
+    _rejected("--revision", "`woolly pull` downloads the main revision"),
     _rejected("--download-dir", "WOOLLY_HOME names the folder of pulled models"),
     _rejected("--lora-modules", "--lora FILE loads an adapter"),
     _rejected("--speculative-config", "-md FILE or -md prompt_lookup chooses a draft method, --draft-max its length"),
