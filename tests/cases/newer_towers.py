@@ -5,6 +5,16 @@ from __future__ import annotations
 from tests.cases.shapes import PATCH, matrix, norm
 from tests.cases.tiny_tower import BIAS, FILTERS, MERGER, SIDE, SQUARE, TABLE, TEXT, TWO_FRAMES, TinyTower
 
+#: A Q-Former of Granite Vision 4, with two heads, 4 x 4 patches and 2 x 2 queries.
+WINDOWS = {key: n for k in range(3) for key, n in (
+    {f"v.proj_blk.{k}.query": (1, 4, 128), f"v.proj_blk.{k}.img_pos": (1, 16, 128)}
+    | matrix(f"v.proj_blk.{k}.ffn_up", 96, 128) | matrix(f"v.proj_blk.{k}.ffn_down", 128, 96)
+    | matrix(f"v.proj_blk.{k}.linear", TEXT, 128)
+    | {name: n for one in ("norm", "post_norm", "self_attn_norm", "cross_attn_norm", "ffn_norm")
+       for name, n in norm(f"v.proj_blk.{k}.{one}", 128).items()}
+    | {name: n for one in ("self", "cross") for part in ("q", "k", "v", "out")
+       for name, n in matrix(f"v.proj_blk.{k}.{one}_attn_{part}", 128, 128).items()}
+).items()}  # fmt: skip
 _ROW = 3 * PATCH  # pixels of a row of Gemma 4 12B
 
 NEWER_TOWERS = (
@@ -91,6 +101,18 @@ NEWER_TOWERS = (
         FILTERS | TABLE | {"v.class_embd": (3, 32)} | norm("mm.model.mlp.0", 128, False)
         | matrix("mm.model.mlp.1", 96, 128, False) | matrix("mm.model.mlp.3", TEXT, 96, False),
         extra={"use_gelu": True, "vision.projector.scale_factor": 2},
+    ),
+    TinyTower(
+        "granite4_vision",
+        "granite4_vision",
+        SQUARE,
+        {"v.patch_embd.weight": (128, 3, PATCH, PATCH), "v.patch_embd.bias": (128,), "v.image_newline": (TEXT,),
+         "v.position_embd.weight": (SIDE**2, 128)} | norm("v.post_ln", 128) | WINDOWS,
+        width=128,
+        n_layers=3,
+        extra={"use_gelu": True, "vision.feature_layer": [1, 0, 1], "vision.projector.spatial_offsets": [-1, 1, 2],
+               "vision.projector.window_side": 4, "vision.projector.query_side": 2,
+               "vision.image_grid_pinpoints": [64, 32, 32, 64, 64, 64]},
     ),
     # GLM-OCR: norms of q and k, but neither a norm after the patches nor a position table.
     TinyTower(

@@ -249,6 +249,44 @@ def nemotron_vl(weights, grid, patches, heads=2, eps=1e-6):
     return linear(np.maximum(linear(y, weights, "mm.model.mlp.1"), 0) ** 2, weights, "mm.model.mlp.3")
 
 
+def granite4_vision(weights, grid, patches, heads=2, eps=1e-6):
+    x, levels, streams = linear(patches, weights, "v.patch_embd") + weights["v.position_embd.weight"], [], []
+    for i in range(2):
+        own = {name.removeprefix(f"v.blk.{i}."): one for name, one in weights.items()}
+        h = layer_norm(x, own, "ln1", eps)
+        q, k, v = (linear(h, own, f"attn_{one}").reshape(len(x), heads, -1).swapaxes(0, 1) for one in "qkv")
+        x = x + linear(attention(q, k, v).swapaxes(0, 1).reshape(len(x), -1), own, "attn_out")
+        x = x + linear(gelu(linear(layer_norm(x, own, "ln2", eps), own, "ffn_up")), own, "ffn_down")
+        levels.append(x)
+    for k, (level, offset) in enumerate(((1, -1), (0, 1), (1, 2))):
+        own = {name.removeprefix(f"v.proj_blk.{k}."): one for name, one in weights.items()}
+        seen = layer_norm(levels[level], own, "norm", eps).reshape(*grid[1:], -1)
+        begun = (
+            seen.reshape(4, 2, 4, 2, -1).mean(axis=(1, 3)) if offset < 0 else seen[offset // 2 :: 2, offset % 2 :: 2]
+        )
+        rows = np.zeros((4, 4, 64))
+        for y, x in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            window = seen[4 * y : 4 * y + 4, 4 * x : 4 * x + 4].reshape(16, -1) + own["img_pos"][0]
+            part = slice(2 * y, 2 * y + 2), slice(2 * x, 2 * x + 2)
+            rows[part] = query_former(begun[part].reshape(4, -1) + own["query"][0], window, own).reshape(2, 2, -1)
+        streams.append(rows.reshape(16, -1))
+    return np.concatenate([np.concatenate(streams, axis=1), np.tile(weights["v.image_newline"], (1, 3))])
+
+
+def query_former(rows, window, own):
+    rows = layer_norm(rows, own, "post_norm", 1e-12)
+    for which in ("self", "cross"):
+        seen, name = window if which == "cross" else rows, f"{which}_attn"
+        q, k, v = (
+            linear(one, own, f"{name}_{part}").reshape(len(one), -1, 64).swapaxes(0, 1)
+            for part, one in (("q", rows), ("k", seen), ("v", seen))
+        )
+        a = linear(attention(q, k, v).swapaxes(0, 1).reshape(len(rows), -1), own, f"{name}_out")
+        rows = layer_norm(rows + a, own, f"{name}_norm", 1e-12)
+    rows = layer_norm(rows + linear(gelu_erf(linear(rows, own, "ffn_up")), own, "ffn_down"), own, "ffn_norm", 1e-12)
+    return linear(rows, own, "linear")
+
+
 def halved(x, weights, name):
     """A filter of 3 x 3 with stride 2 over lines and columns, with a border of zeros."""
     x, side = np.pad(x, ((1, 1), (1, 1), (0, 0))), len(x) // 2
@@ -287,5 +325,6 @@ NUMPY_TOWERS = {
     "kimik25": kimi_k25,
     "step3vl": step3_vl,
     "nemotron_v2_vl": nemotron_vl,
+    "granite4_vision": granite4_vision,
 }
 NUMPY_AUDIO_TOWERS = {"gemma4ua": gemma4_12b_audio}

@@ -11,7 +11,7 @@ from tests.cases.chosen import CHOSEN
 from tests.cases.families import FAMILIES
 from tests.cases.hybrids import HYBRIDS
 from tests.cases.latents import LATENTS
-from tests.cases.tiny import TINY, write_tiny
+from tests.cases.tiny import GRANITE, TINY, write_tiny
 from tests.cases.towers import TOWERS, encoder_input, image, write_tower
 from woolly.cache.page_folder import PageFolder
 from woolly.engine import Engine, load_model
@@ -56,6 +56,7 @@ PAIRS = {
     "kimivl": LATENTS["deepseek-v3"],
     "kimik25": LATENTS["deepseek-v3"],
     "step3vl": TINY["qwen3"],
+    "granite4_vision": replace(TINY["granite"], n_layers=4, extra=GRANITE | {"deepstack_mapping": [0, -1, 1, 2]}),
     "nemotron_v2_vl": HYBRIDS["nemotron_h"],
     "qwen2.5o": QWEN2,
     "exaone4.5": FAMILIES["exaone4"],

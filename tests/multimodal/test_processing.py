@@ -48,6 +48,9 @@ SETTINGS = {
     ),
     "deepseekocr": VisionSettings("image", "deepseekocr", 128, 4, **HALF, merge_size=4, tile_size=80),
     "step3vl": VisionSettings("image", "step3vl", 208, 4, **OWN, merge_size=4, tile_size=144, preproc_image_size=800),
+    "granite4_vision": VisionSettings(
+        "image", "granite4_vision", 56, 14, **HALF, merge_size=2, pinpoints=((56, 112), (112, 56), (112, 112))
+    ),
     "kimivl": VisionSettings("image", "kimivl", 896, 14, **HALF, merge_size=2, max_pixels=60 * 14**2),
 }
 

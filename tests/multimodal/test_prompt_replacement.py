@@ -109,6 +109,11 @@ def test_settings_are_read_from_the_keys_of_the_file():
         ({"clip.vision.projector.scale_factor": 0}, ModelError, "scale_factor is 0"),
         ({"clip.vision.image_grid_pinpoints": [56, 60]}, ModelError, "multiples of the image_size 56"),
         ({"clip.projector_type": "resampler"}, UnsupportedError, "minicpmv_version is 2; expected 3"),
+        (
+            {"clip.projector_type": "granite4_vision"},
+            ModelError,
+            "needs the metadata keys .*window_side and query_side",
+        ),
         ({"clip.vision.patch_size": 1 << 31}, ModelError, "expected an integer from 1 to 2147483647"),
         ({"clip.vision.image_mean": ["a", "b", "c"]}, ModelError, "image_mean is not an array of numbers"),
         ({"clip.vision.image_mean": 0.5}, ModelError, "image_mean is not an array of numbers"),
@@ -137,6 +142,17 @@ def test_llava_1_6_lists_tiles_line_by_line_without_padding():
     assert shown(make_replacement(tiles, tiled)) == [(0, 0, 4), (1, 0, 2), (2, 0, 2), end, (1, 2, 2), (2, 2, 2), end]
     high = ProcessedItem.of("image", tiles.inputs, tiles=(2, 1), size=(90, 30))
     assert shown(make_replacement(high, tiled))[:3] == [(0, 0, 4), (1, 0, 2), end]
+
+
+def test_granite_vision_4_files_list_widths_of_tile_grids_before_heights():
+    own = {"clip.projector_type": "granite4_vision", "clip.vision.projector.window_side": 8}
+    sizes = {"clip.vision.image_size": 384, "clip.vision.patch_size": 16, "clip.vision.projector.query_side": 4}
+    found = read_vision_settings({**KEYS, **own, **sizes, "clip.vision.image_grid_pinpoints": [768, 384, 384, 768]})
+    assert found.pinpoints == ((384, 768), (768, 384)) and found.merge_size == 2
+    # 144 rows of the overview, and 12 lines of two tiles, less the padding above and below.
+    for size, n_rows in (((400, 800), 144 + 12 * 25), ((80, 768), 144 + 2 * 25), ((1, 384), 144)):
+        tiling = found.family.choose_tiling(*size, found)
+        assert tiling.tiles == (1, 2) and make_replacement(tiling.empty_item(size, found), found).n_rows == n_rows
 
 
 def test_deepseek_ocr_lists_tiles_line_by_line_then_the_overview():

@@ -1,6 +1,7 @@
 """A pass changes how a plan is computed, never what: reference(plan) == reference(pass(plan))."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from tests.cases.families import FAMILIES
 from tests.cases.tiny import TINY, write_tiny
-from woolly.errors import UnsupportedError
+from woolly.errors import ModelError, UnsupportedError
 from woolly.gguf import open_gguf
 from woolly.models import trace
 from woolly.plan import Rope, Tracer
@@ -70,3 +71,29 @@ def test_alibi_plan_rejects_image_rows(tmp_path):
     width = plan.values[plan.steps[0].output].width
     with pytest.raises(UnsupportedError, match="bloom models with ALiBi do not support images"):
         inject_embeddings(plan, width)
+
+
+def test_parts_of_image_rows_are_added_to_the_layers_that_the_file_names(tmp_path):
+    tiny = replace(TINY["granite"], name="deep", n_layers=4)
+
+    def injected(mapping, parts):
+        deep = replace(tiny, extra=tiny.extra | ({"deepstack_mapping": mapping} if mapping else {}))
+        with open_gguf(write_tiny(deep, tmp_path / "tiny.gguf")) as file:
+            return inject_embeddings(trace(file), parts * tiny.width)
+
+    in_order, plain = injected([0, 1, 2, -1], 3), injected(None, 3)
+    # The first layers, as without a mapping; but rows that follow a scale are not scaled.
+    assert [step.attributes for step in in_order.steps if step.op == "scatter_rows"] == [
+        step.attributes for step in plain.steps if step.op == "scatter_rows"
+    ]
+    later = injected([0, -1, 1, 2], 3)
+    places = [
+        (step.integer("part"), later.layers[later.steps.index(step) + 1])
+        for step in later.steps
+        if step.op == "scatter_rows"
+    ]
+    assert places[1:] == [(1, "blk.2"), (2, "blk.3")]
+    with pytest.raises(ModelError, match="rows of 2 parts, but the granite model takes 3"):
+        injected([0, -1, 1, 2], 2)
+    with pytest.raises(ModelError, match=r"deepstack_mapping is \[0, 2, -1, -1\]; expected 4 integers"):
+        injected([0, 2, -1, -1], 2)

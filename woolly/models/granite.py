@@ -21,6 +21,7 @@ class GraniteParams:
     embedding_scale: float
     residual_scale: float
     logit_scale: float  # divisor of the logits
+    deepstack: tuple[int, ...] = ()  # part of an image row that is added to the input of each layer; -1: none
 
 
 def read(keys: Keys) -> GraniteParams:
@@ -40,7 +41,22 @@ def read_granite(keys: Keys, period: int | None = None) -> GraniteParams:
         embedding_scale=keys.number("embedding_scale", 1.0),
         residual_scale=keys.number("residual_scale", 1.0),
         logit_scale=read_logit_scale(keys),
+        deepstack=_read_deepstack(keys, hp.n_layers),
     )
+
+
+def _read_deepstack(keys: Keys, n_layers: int) -> tuple[int, ...]:
+    """Return the part of image rows for each layer, empty if the file has none. The first is the row itself."""
+    if not keys.has("deepstack_mapping"):
+        return ()
+    parts_of_layers = keys.whole_numbers("deepstack_mapping")
+    used = {part for part in parts_of_layers[1:] if part >= 0}
+    if len(parts_of_layers) != n_layers or parts_of_layers[0] > 0 or used != set(range(1, len(used) + 1)):
+        raise ModelError(
+            f"metadata key {keys.architecture}.deepstack_mapping is {list(parts_of_layers)!r:.60}; expected {n_layers}"
+            " integers: 0 or -1, then -1 or a part of image rows, from 1"
+        )
+    return parts_of_layers
 
 
 def read_logit_scale(keys: Keys, default: float | None = None) -> float:
@@ -52,8 +68,8 @@ def read_logit_scale(keys: Keys, default: float | None = None) -> float:
 
 
 def injection(hp: GraniteParams) -> Injection:
-    """Image rows are scaled like token embeddings."""
-    return Injection(is_scaled=True)
+    """Image rows are scaled like token embeddings, unless parts of them are added to layers."""
+    return Injection(is_scaled=not hp.deepstack, layers=hp.deepstack)
 
 
 def build(p: Tracer, hp: GraniteParams) -> None:

@@ -159,6 +159,9 @@ class Injection:
 
     is_scaled: bool = False  # a factor on token embeddings applies to injected rows too
     causal: Literal["no", "global layers", "all layers"] = "no"  # layers in which rows of an image are causal, as text
+    # Part of an injected row that is added to the input of each layer; -1: none. Empty: the parts after the first are
+    # added to the outputs of the first layers.
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

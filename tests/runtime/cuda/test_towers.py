@@ -51,6 +51,7 @@ def emulated(monkeypatch):
         "kimik25",
         "step3vl",
         "nemotron_v2_vl",
+        "granite4_vision",
     ],
 )
 def test_rows_match_the_reference_wherever_the_work_stops(name, emulated, tmp_path):

@@ -15,7 +15,7 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
 
     A scale of the embedding applies only to tokens unless `Plan.injection` says otherwise, so rows are injected after
     it. If `width` is a multiple of the embedding's width, the parts after the first are added to the outputs of the
-    first layers.
+    first layers, or where `Plan.injection` says.
     """
     # Per-layer embeddings are unchanged: image rows use the row of token 0, their placeholder.
     embeds = [step for step in plan.steps if step.op == "embed" and step.weights[0].tensor != _PER_LAYER]
@@ -36,11 +36,11 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
     is_of_tokens = len(readers) == 1 and readers[0].op == "scale" and not plan.injection.is_scaled
     last = readers[0] if is_of_tokens else embeds[0]
     ends = {plan.steps.index(last): 0}
-    for part in range(1, width // own):
-        inside = [i for i, layer in enumerate(plan.layers) if layer == f"blk.{part - 1}"]
+    for part, layer in _added_parts(plan, width // own):
+        inside = [i for i, name in enumerate(plan.layers) if name == f"blk.{layer}"]
         if not inside:
             raise ModelError(
-                f"the tower makes rows for {width // own - 1} layers, but the {plan.architecture} model has {part - 1}:"
+                f"the tower makes rows for {width // own - 1} layers, but the {plan.architecture} model has {layer}:"
                 " they belong to other models"
             )
         ends[inside[-1]] = part
@@ -56,6 +56,18 @@ def inject_embeddings(plan: Plan, width: int) -> Plan:
         steps.append(Step("scatter_rows", (left.id,), (values[-1].id,), (), attributes, step.source))
         renamed[left.id] = values[-1].id
     return replace(plan, steps=tuple(steps), values=tuple(values))
+
+
+def _added_parts(plan: Plan, n: int) -> list[tuple[int, int]]:
+    """Return the parts of a row after the first, and the layer to whose output each is added."""
+    if not (layers := plan.injection.layers):
+        return [(part, part - 1) for part in range(1, n)]
+    if n != max(layers) + 1:
+        raise ModelError(
+            f"the tower makes rows of {n} parts, but the {plan.architecture} model takes {max(layers) + 1}: they belong"
+            " to other models"
+        )
+    return [(part, layer - 1) for layer, part in enumerate(layers) if part > 0]
 
 
 def _masked(plan: Plan, step: Step) -> Step:
