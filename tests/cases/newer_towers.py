@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cases.shapes import PATCH, matrix, norm
+from tests.cases.shapes import PATCH, matrix, norm, sam
 from tests.cases.tiny_tower import BIAS, FILTERS, MERGER, SIDE, SQUARE, TABLE, TEXT, TWO_FRAMES, TinyTower
 
 #: A Q-Former of Granite Vision 4, with two heads, 4 x 4 patches and 2 x 2 queries.
@@ -14,6 +14,12 @@ WINDOWS = {key: n for k in range(3) for key, n in (
        for name, n in norm(f"v.proj_blk.{k}.{one}", 128).items()}
     | {name: n for one in ("self", "cross") for part in ("q", "k", "v", "out")
        for name, n in matrix(f"v.proj_blk.{k}.{one}_attn_{part}", 128, 128).items()}
+).items()}  # fmt: skip
+#: Layers of Qwen 2, with one head of keys and values.
+QUERY_LAYERS = {f"v.blk.{i}.{key}": n for i in range(2) for key, n in (
+    norm("ln1", 32, False) | norm("ln2", 32, False) | matrix("attn_q", 32, 32) | matrix("attn_k", 16, 32)
+    | matrix("attn_v", 16, 32) | matrix("attn_out", 32, 32, False) | matrix("ffn_gate", 48, 32, False)
+    | matrix("ffn_up", 48, 32, False) | matrix("ffn_down", 32, 48, False)
 ).items()}  # fmt: skip
 _ROW = 3 * PATCH  # pixels of a row of Gemma 4 12B
 
@@ -113,6 +119,18 @@ NEWER_TOWERS = (
         extra={"use_gelu": True, "vision.feature_layer": [1, 0, 1], "vision.projector.spatial_offsets": [-1, 1, 2],
                "vision.projector.window_side": 4, "vision.projector.query_side": 2,
                "vision.image_grid_pinpoints": [64, 32, 32, 64, 64, 64]},
+    ),
+    TinyTower(
+        "deepseekocr2",
+        "deepseekocr2",
+        ((1, 16, 16), (1, 12, 12)),
+        sam(32, 3, 6, 16) | QUERY_LAYERS | norm("v.post_ln", 32, False) | matrix("mm.model.fc", TEXT, 32)
+        | {"v.resample_query_1024.weight": (16, 32), "v.resample_query_768.weight": (9, 32),
+           "v.view_seperator": (1, TEXT)},
+        n_layers=0,
+        extra={"vision.image_size": 64, "vision.block_count": 2, "vision.attention.head_count_kv": 1,
+               "vision.sam.embedding_length": 32, "vision.sam.head_count": 2, "vision.sam.block_count": 3,
+               "vision.window_size": 6},
     ),
     # GLM-OCR: norms of q and k, but neither a norm after the patches nor a position table.
     TinyTower(

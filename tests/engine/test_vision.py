@@ -66,6 +66,7 @@ PAIRS = {
     "dots_ocr": TINY["qwen2"],
     "lightonocr": TINY["qwen3"],
     "deepseekocr": FAMILIES["deepseek2-ocr"],
+    "deepseekocr2": FAMILIES["deepseek2-ocr"],
     "hunyuanvl": FAMILIES["hunyuan_vl"],
 }
 
@@ -122,7 +123,7 @@ def input_image(name, seed=0):
         return image(grid, grid, grid, seed=seed, tiles=(1, 2), size=(30, 90))
     if tower.projector == "step3vl":  # two lines of tiles and an overview
         return image(tower.grids[1], tower.grids[1], grid, seed=seed, tiles=(2, 1))
-    if tower.projector == "deepseekocr":  # a tile, and all of it in a tile's size: an overview takes longer
+    if tower.projector.startswith("deepseekocr"):  # a tile, and all of it in a tile's size: an overview takes longer
         return image(*[tower.grids[1]] * 2, seed=seed, tiles=(1, 1))
     return image(grid, seed=seed)
 

@@ -51,6 +51,7 @@ SETTINGS = {
     "granite4_vision": VisionSettings(
         "image", "granite4_vision", 56, 14, **HALF, merge_size=2, pinpoints=((56, 112), (112, 56), (112, 112))
     ),
+    "deepseekocr2": VisionSettings("image", "deepseekocr2", 128, 4, **HALF, merge_size=4, tile_size=80),
     "kimivl": VisionSettings("image", "kimivl", 896, 14, **HALF, merge_size=2, max_pixels=60 * 14**2),
 }
 
@@ -173,6 +174,12 @@ def test_nemotron_vl_has_the_tiles_of_internvl(size):
     assert tiling == other and set(tiling.sizes) == {(512, 512)}
     text = make_replacement(tiling.empty_item(size, one), one)
     assert text.n_rows == 256 * len(tiling.sizes) and (text.parts[0], text.parts[-1]) == ("<img>", "</img>")
+
+
+@pytest.mark.parametrize("size", [(40, 30), (200, 100), (1, 500), (64, 64)])
+def test_deepseek_ocr_2_prepares_the_inputs_of_deepseek_ocr(size):
+    one, other = (process_image(Image(made(*size)), SETTINGS[name]) for name in ("deepseekocr2", "deepseekocr"))
+    assert one.digest == other.digest
 
 
 def test_one_image_has_one_digest():

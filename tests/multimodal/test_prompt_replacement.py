@@ -176,6 +176,20 @@ def test_deepseek_ocr_files_with_clip_sizes_use_those_of_sam():
     assert vision_families()["deepseekocr"].choose_tiling(640, 500, found).sizes == ((1024, 1024),)
 
 
+def test_deepseek_ocr_2_lists_tiles_without_ends_of_lines():
+    tile, whole = (1, 4, 8), (1, 8, 4)
+    tiled = make_replacement(image(tile, tile, whole, tiles=(1, 2)), settings("deepseekocr2", 4))
+    assert shown(tiled) == [(0, 0, 2), (1, 0, 2), (2, 0, 3)]
+    own = {"clip.projector_type": "deepseekocr2", "clip.vision.image_size": 1024, "clip.vision.patch_size": 16}
+    found = read_vision_settings({**KEYS, **own})
+    assert (found.tile_size, found.max_tiles, found.merge_size) == (768, 6, 4)
+    for size, tiles in (((768, 700), (0, 0)), ((1, 769), (1, 6)), ((2200, 1700), (3, 2)), ((4320, 7680), (1, 2))):
+        tiling = found.family.choose_tiling(*size, found)
+        assert tiling.tiles == tiles
+        n_rows = make_replacement(tiling.empty_item(size, found), found).n_rows
+        assert n_rows == 257 + 144 * tiles[0] * tiles[1]
+
+
 def test_hunyuan_vl_delimits_images_and_lines_with_positioned_rows():
     laid = make_replacement(image((1, 4, 6)), settings("hunyuanvl", 2), 3)
     begin, end, line = (0, 7, 1), (0, 8, 1), (0, 6, 1)  # rows of the file after the image's own

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.cases.audio_towers import AUDIO_TOWERS, prepared_audio, write_audio_tower
+from tests.cases.numpy_sam import deepseek_ocr_2
 from tests.cases.numpy_towers import NUMPY_TOWERS
 from tests.cases.towers import PATCH, SIDE, TOWERS, encoder_input, tensors, write_tower
 from woolly.engine.multimodal import open_tower, tower_bytes
@@ -24,12 +25,13 @@ GOLDENS = Path(__file__).parent.parent / "goldens"
 
 def wanted_rows(name):
     """Rows of transformers from a golden, or of NumPy."""
-    if name not in NUMPY_TOWERS:
+    by_numpy = NUMPY_TOWERS | {"deepseekocr2": deepseek_ocr_2}
+    if name not in by_numpy:
         golden = np.load(GOLDENS / f"tower-{name}.npz")
         return [golden[key] for key in golden.files]
     tower = TOWERS[name]
     weights = {key: array.astype(np.float64) for key, array in tensors(tower).items()}
-    return [NUMPY_TOWERS[name](weights, grid, encoder_input(grid, patch=tower.patch).values) for grid in tower.grids]
+    return [by_numpy[name](weights, grid, encoder_input(grid, patch=tower.patch).values) for grid in tower.grids]
 
 
 @pytest.mark.parametrize("name", TOWERS)

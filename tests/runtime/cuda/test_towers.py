@@ -52,6 +52,7 @@ def emulated(monkeypatch):
         "step3vl",
         "nemotron_v2_vl",
         "granite4_vision",
+        "deepseekocr2",
     ],
 )
 def test_rows_match_the_reference_wherever_the_work_stops(name, emulated, tmp_path):

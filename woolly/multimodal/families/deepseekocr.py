@@ -42,6 +42,7 @@ _MIN_TILES, _MAX_TILES = 2, 9  # defaults if not in the file
 # Files contain the sizes of CLIP, whose patch embedding is not used, instead of the sizes of SAM.
 _SAM_SIZES, _CLIP_SIZES = (1024, 16), (224, 14)
 _MERGE = 4
+_TILE_EIGHTHS = 5  # 640 of 1,024 pixels
 
 
 def _sam(hp: TowerParams) -> Sam:
@@ -54,15 +55,24 @@ def _sam(hp: TowerParams) -> Sam:
     return read_sam(hp, (tile // patch,))
 
 
+def tile_side(hp: TowerParams) -> int:
+    """Return the patches per side of a tile."""
+    return _sam(hp).sides[1]
+
+
 def stages(hp: TowerParams) -> tuple[StageBuilder, ...]:
     """Build SAM, three 3 x 3 convolutions, and CLIP."""
+    return (*sam_stages(), StageBuilder(_rows, ("",), patches=16))
+
+
+def sam_stages() -> tuple[StageBuilder, ...]:
+    """Build SAM and three 3 x 3 convolutions."""
     names = ("blk.", "patch_embd.", "pos_embd.", "ones.", "all.", "window.", "neck.0.", "neck.1.")
     return (
         StageBuilder(_places, tuple(f"v.sam.{name}" for name in names)),
         StageBuilder(_neck, ("v.sam.neck.",)),
         StageBuilder(lambda p, hp: _filter(p, "v.sam.net_2"), ("v.sam.net_2.",), patches=4),
         StageBuilder(lambda p, hp: _filter(p, "v.sam.net_3"), ("v.sam.net_3.",), patches=16),
-        StageBuilder(_rows, ("",), patches=16),
     )
 
 
@@ -99,7 +109,20 @@ def max_patches(hp: TowerParams) -> int:
 
 
 def remake(hp: TowerParams) -> dict[str, Tensor]:
-    """Split SAM's tensors, reshape convolutions to matrices, and resize CLIP's position table to both image sizes."""
+    """Reshape SAM's tensors, and resize CLIP's position table to both image sizes."""
+    sam, out = _sam(hp), remake_sam(hp, "CLIP")
+    n = hp.side // 4
+    if "v.position_embd.weight" not in hp.tensors or hp.tensors["v.position_embd.weight"].shape != (n**2 + 1, hp.width):
+        raise ModelError(f"tensor v.position_embd.weight is missing, or not a table of 1 + {n} x {n} rows")
+    table = hp.tensors["v.position_embd.weight"].dequantize().astype(np.float64)
+    square = table[1:].reshape(n, n, hp.width)
+    tables = [table[:1], *(resized(square, side // 4).reshape(-1, hp.width) for side in sam.sides)]
+    out["v.position_embd.weight"] = f32_tensor("v.position_embd.weight", np.concatenate(tables))
+    return out
+
+
+def remake_sam(hp: TowerParams, reader: str) -> dict[str, Tensor]:
+    """Split SAM's tensors, and reshape convolutions to matrices. `reader` is the encoder that reads their output."""
     sam = _sam(hp)
     out = sam.remake(dict(hp.tensors))
     n_before = sam.width
@@ -111,22 +134,13 @@ def remake(hp: TowerParams) -> dict[str, Tensor]:
         array = hp.tensors[name].dequantize().reshape(hp.tensors[name].shape).transpose(0, 2, 3, 1)
         out[name] = f32_tensor(name, array.reshape(len(array), -1))
     if n_before != hp.width:
-        raise ModelError(f"the convolutions output {n_before} columns, but CLIP reads {hp.width}")
-    n = hp.side // 4
-    if "v.position_embd.weight" not in hp.tensors or hp.tensors["v.position_embd.weight"].shape != (n**2 + 1, hp.width):
-        raise ModelError(f"tensor v.position_embd.weight is missing, or not a table of 1 + {n} x {n} rows")
-    table = hp.tensors["v.position_embd.weight"].dequantize().astype(np.float64)
-    square = table[1:].reshape(n, n, hp.width)
-    tables = [table[:1], *(resized(square, side // 4).reshape(-1, hp.width) for side in sam.sides)]
-    out["v.position_embd.weight"] = f32_tensor("v.position_embd.weight", np.concatenate(tables))
+        raise ModelError(f"the convolutions output {n_before} columns, but {reader} reads {hp.width}")
     return out
 
 
 def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
-    """Return the layouts: patches grouped by window, convolution inputs, and CLIP's rows after the class row."""
-    sam, side = _sam(hp), grid[1]
-    if grid != (1, side, side):
-        raise ValueError(f"the encoder reads square images, not {grid[1]} x {grid[2]} patches")
+    """Return the layouts: those of SAM, and CLIP's rows after the class row."""
+    layouts, sam, side = sam_layouts(hp, grid), _sam(hp), grid[1]
     n_rows = (side // 4) ** 2
     order = np.arange(-1, n_rows, dtype=np.int32)
     first = 1 + sum((one // 4) ** 2 for one in sam.sides[: sam.sides.index(side)]) if side in sam.sides else 0
@@ -137,7 +151,15 @@ def patch_layout(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
         gather_rows=gather_rows,
         gather_weights=np.ones(gather_rows.shape, np.float32),
     )
-    return (sam.patch_layout(side), _all(around(side, 1)), _all(around(side, 2)), _all(around(side // 2, 2)), clip)
+    return (*layouts, clip)
+
+
+def sam_layouts(hp: TowerParams, grid: Grid) -> tuple[PatchLayout, ...]:
+    """Return the patches grouped by window, and the inputs of the convolutions."""
+    sam, side = _sam(hp), grid[1]
+    if grid != (1, side, side):
+        raise ValueError(f"the encoder reads square images, not {grid[1]} x {grid[2]} patches")
+    return sam.patch_layout(side), _all(around(side, 1)), _all(around(side, 2)), _all(around(side // 2, 2))
 
 
 def _all(order: Int32) -> PatchLayout:
@@ -179,9 +201,13 @@ def read(settings: VisionSettings, metadata: Mapping[str, Any]) -> VisionSetting
     """Return the settings of SAM; scale_factor in files belongs to CLIP as well."""
     if (settings.image_size, settings.patch_size) == _CLIP_SIZES:
         settings = replace(settings, image_size=_SAM_SIZES[0], patch_size=_SAM_SIZES[1])
-    # Tiles are 640 pixels, the overview 1,024, rounded to complete rows.
+    return read_sizes(settings, _TILE_EIGHTHS)
+
+
+def read_sizes(settings: VisionSettings, eighths: int) -> VisionSettings:
+    """Return the settings with tiles of these eighths of the overview's side, rounded to complete rows."""
     row = _MERGE * settings.patch_size
-    return replace(settings, merge_size=_MERGE, tile_size=settings.image_size * 5 // 8 // row * row)
+    return replace(settings, merge_size=_MERGE, tile_size=settings.image_size * eighths // 8 // row * row)
 
 
 def parts(prepared: ProcessedItem, settings: VisionSettings, index: int) -> list[str | Placeholder]:
