@@ -93,6 +93,8 @@ def test_file_and_adapter_of_a_modelfile_are_relative_to_it(folder):
         ("FROM own\nPARAMETER temprature 1", "the parameter 'temprature' is not supported; did you mean temperature"),
         ("FROM own\nPARAMETER tfs_z 0.5", "the parameter 'tfs_z' is not supported; supported are num_predict"),
         ("FROM own\nPARAMETER temperature hot", "line 2 of the Modelfile: temperature is 'hot'; expected a number"),
+        ("FROM own\nPARAMETER temperature 1e400", "line 2 of the Modelfile: temperature is 1e400, which is too large"),
+        ("FROM own\nPARAMETER top_k -1e999", "line 2 of the Modelfile: top_k is -1e999, which is too large"),
         ("FORM own", "line 1 of the Modelfile begins with 'FORM'; did you mean FROM"),
         ("SYSTEM Hi", "the Modelfile has no line FROM, which names the base model"),
         ('FROM own\nSYSTEM """open', 'line 2 of the Modelfile opens """, which is not closed'),

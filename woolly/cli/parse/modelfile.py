@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -135,6 +136,8 @@ def _add(settings: dict[str, Any], where: str, name: str, value: str) -> None:
     if not re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", value):
         raise StoreError(f"{where}: {name} is {value!r}; expected a number")
     number = float(value)
+    if not math.isfinite(number):
+        raise StoreError(f"{where}: {name} is {value[:40]}, which is too large; use a smaller number")
     whole = int(number) if number == int(number) and "." not in value else None
     if key == "max_tokens" and whole in _NO_LIMIT:
         settings.pop(key, None)
