@@ -93,3 +93,18 @@ def test_only_model_answers_to_any_name_with_a_warning(app_with, caplog):
     with app_with(strict_models=False) as client:
         assert ask(client, "nosuchmodel").json()["model"] == "tiny"
     assert [one.requested for one in caplog.records if one.message == "another model answers"] == ["nosuchmodel"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_name_of_excessive_length_is_unknown_even_to_the_only_model(app_with, strict, caplog):
+    caplog.set_level(logging.WARNING, "woolly.serving")
+    with app_with(strict_models=strict) as client:
+        reply = ask(client, "gpt-4o" + "x" * 100_000)
+        message = reply.json()["error"]["message"]
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+        assert "at most 500 characters, but got 100006" in message and len(message) < 300
+        if not strict:
+            assert ask(client, "n" * 500).json()["model"] == "tiny"
+    assert [len(one.requested) for one in caplog.records if one.message == "another model answers"] == [200] * (
+        not strict
+    )

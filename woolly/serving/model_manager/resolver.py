@@ -28,6 +28,7 @@ _RANKS = {"unloading": 0, "loading": 1, "ready": 2}
 _LATEST = ":latest"  # Ollama's default tag
 
 _MAX_WARNED = 1000  # replaced names that are logged
+_MAX_NAME = 500  # characters; comparing a name of 1 MB with the names of one model takes 0.15 s
 
 
 def is_allowed(info: ModelInfo) -> bool:
@@ -48,6 +49,18 @@ def _check(names: Sequence[str]) -> None:
             "model_not_allowed",
             f"the key {account.name} may not use {names[0]}; it may use {', '.join(account.models)}",
             param="model",
+        )
+
+
+def _check_length(name: str) -> None:
+    """Raise ApiError 404 for a name that is longer than any model's."""
+    if len(name) > _MAX_NAME:
+        raise ApiError(
+            404,
+            "model_not_found",
+            f"unknown model {name[:60]!r}...; a name has at most {_MAX_NAME} characters, but got {len(name)}",
+            param="model",
+            suggestion="use one of the available models",
         )
 
 
@@ -82,6 +95,7 @@ class ModelResolver:
         """
         if name is None:
             return await self._default(capability)
+        _check_length(name)
         if name in RESERVED:
             current = self._current(capability) or self._current()
             if current is None:
@@ -156,6 +170,7 @@ class ModelResolver:
         except ApiError as error:
             if error.code != "model_not_found" or name is None or self._settings.strict_models:
                 raise
+            _check_length(name)
             if (whole := await self.long_form(name)) is not None:
                 return await self.find(whole, capability)
             served = await self._substitute(capability) if await self.may_replace(name) else None
@@ -174,6 +189,7 @@ class ModelResolver:
 
     async def long_form(self, name: str) -> str | None:
         """Return the only model of which this name is a short form, or None."""
+        _check_length(name)
         meant = await self._long_forms(name)
         return meant[0] if len(meant) == 1 else None
 
