@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from woolly.chat import ChatRequest, ReasoningOptions
+from woolly.chat.reasoning_switches import SWITCHES
 from woolly.llm import LLM
 from woolly.llm.presets import with_system
 from woolly.serving.model_manager.served_names import reasoning_of
@@ -32,7 +33,8 @@ def with_defaults(
     template = llm.template.for_tools if chat.tools.mode != "none" else llm.template
     asked = with_system(derived, _with_reasoning(chat, template, reasoning_of(derived)))
     asked = _with_reasoning(asked, template, settings.reasoning)
-    if settings.reasoning_effort is not None and asked.reasoning.effort is None and template.reads("reasoning_effort"):
+    takes_effort = asked.reasoning.effort is None and not _is_off(asked) and template.reads("reasoning_effort")
+    if settings.reasoning_effort is not None and takes_effort:
         asked = replace(asked, reasoning=replace(asked.reasoning, effort=settings.reasoning_effort))
     is_split, variables = chat.reasoning.is_split, dict(asked.variables)
     if is_split is None:
@@ -51,6 +53,13 @@ def with_defaults(
     if structure and is_free and not asked.continue_final:
         asked = replace(asked, params=replace(asked.params, **structure))
     return with_system(llm.preset, asked)
+
+
+def _is_off(chat: ChatRequest) -> bool:
+    """Return True if a template variable or a budget of 0 switches the reasoning off."""
+    given = chat.variables
+    is_variable_off = any(switch.name in given and given[switch.name] == switch.off for switch in SWITCHES)
+    return is_variable_off or chat.params.reasoning_budget == 0
 
 
 def _with_reasoning(chat: ChatRequest, template: ChatTemplate, reasoning: str) -> ChatRequest:
