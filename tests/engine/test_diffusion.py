@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -146,6 +147,18 @@ def test_cancelled_stream_ends_the_request(llm):
     next(chunks)
     chunks.close()
     assert len(llm.generate(PROMPT, GREEDY).token_ids) == 12
+
+
+def test_close_ends_a_running_answer(tmp_path):
+    llm = LLM(write_tiny(DIFFUSION["llada"], tmp_path / "tiny.gguf"), backend="cpu", ctx=256)
+    ended = []
+    waiting = Thread(target=lambda: ended.append(llm.generate(PROMPT, replace(GREEDY, max_tokens=250))), daemon=True)
+    waiting.start()
+    while not llm.driver.call(lambda engine: engine.requests):
+        pass
+    llm.close()
+    waiting.join(10)
+    assert [one.finish_reason for one in ended] == ["cancelled"]
 
 
 def test_seed_of_an_answer_gives_it_again(llm):

@@ -227,6 +227,11 @@ class Engine:
         return request
 
     @property
+    def requests(self) -> Sequence[Request]:
+        """All unfinished requests."""
+        return (*self.scheduler.requests, *(() if self.diffusion is None else self.diffusion.requests))
+
+    @property
     def adapters(self) -> AdapterSet:
         """Adapters available to requests."""
         return self._input_processor.adapters

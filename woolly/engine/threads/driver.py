@@ -220,7 +220,7 @@ class EngineDriver:
             self._engine = None
             try:
                 if engine is not None:
-                    for request in engine.scheduler.requests:
+                    for request in engine.requests:
                         engine.cancel(request)
                     engine.pooling.end_all()
                 self._deliver(tuple(self._listeners))
