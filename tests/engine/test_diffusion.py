@@ -125,6 +125,26 @@ def test_too_long_prompt_is_rejected_and_length_is_bounded_by_the_context(llm):
     assert len(llm.generate([1] * 250, replace(GREEDY, max_tokens=99)).token_ids) == 6
 
 
+def test_prompt_is_bounded_by_the_rows_of_a_batch(llm, monkeypatch):
+    monkeypatch.setattr(llm.driver.engine.program, "max_rows", 64)
+    with pytest.raises(RequestError, match="the context holds 64 and") as caught:
+        llm.generate([1] * 64, GREEDY)
+    assert (caught.value.code, caught.value.limit) == ("context_length", 64)
+    assert len(llm.generate([1] * 60, GREEDY).token_ids) == 4
+
+
+def test_request_that_cannot_be_queued_fails_alone(llm, monkeypatch):
+    usual = llm.generate(PROMPT, GREEDY).token_ids
+    stream = iter(llm.generate(PROMPT, replace(GREEDY, max_tokens=100), stream=True))
+    next(stream)
+    with monkeypatch.context() as patch:
+        patch.setattr("woolly.engine.diffusion.runner.Canvas", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            llm.generate(PROMPT, GREEDY)
+    assert list(stream)[-1].finish_reason == "length"
+    assert llm.generate(PROMPT, GREEDY).token_ids == usual
+
+
 def test_autoregressive_model_rejects_options_of_diffusion(tmp_path):
     with (
         LLM(write_tiny(FAMILIES["llama"], tmp_path / "tiny.gguf"), backend="reference") as llm,

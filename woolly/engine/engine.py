@@ -220,9 +220,15 @@ class Engine:
         adapters, plan = self._input_processor.adapters, self.program.running_plan
         is_known = adapters.knows(request.adapters, request.adapter_digests) and request.hooked in (None, plan)
         request.adapters = adapters.fitted(request.adapters)
-        (self.diffusion or self.scheduler).add(request)
+        error: Exception | None = None
+        try:
+            (self.diffusion or self.scheduler).add(request)
+        except Exception as caught:
+            error = caught
         self._output_processor.add(request)
-        if not is_known:
+        if error is not None:
+            self.fail(request, error)
+        elif not is_known:
             self.fail(request, RequestError("the adapters were changed; send the request again", field="adapters"))
         return request
 

@@ -174,14 +174,18 @@ class InputProcessor:
             )
 
     def _max_tokens(self, n_prompt: int, params: SamplingParams) -> int | None:
-        room = self._ctx - n_prompt
+        program, ctx = self._running[0], self._ctx
+        if program.plan.diffusion is not None:
+            ctx = min(ctx, program.max_rows)  # every step computes all tokens of a request in one batch
+        room = ctx - n_prompt
         if room < 1:
+            can_grow = ctx == self._ctx < self._ctx_limit
             raise RequestError(
-                f"the prompt has {n_prompt} tokens (a chat template's included), but the context holds {self._ctx}"
+                f"the prompt has {n_prompt} tokens (a chat template's included), but the context holds {ctx}"
                 " and at least one must be left for the answer; shorten it"
-                + (f", or raise ctx, at most to {self._ctx_limit}" if self._ctx_limit > self._ctx else ""),
+                + (f", or raise ctx, at most to {self._ctx_limit}" if can_grow else ""),
                 code="context_length",
-                limit=self._ctx,
+                limit=ctx,
                 given=n_prompt,
                 names=("ctx",),
             )
@@ -195,10 +199,10 @@ class InputProcessor:
                     limit=self._ctx - 2,
                 )
             return params.max_tokens
-        if (program := self._running[0]).plan.diffusion is not None:
+        if program.plan.diffusion is not None:
             from woolly.engine import diffusion
 
-            return diffusion.answer_length(params, min(room, program.max_rows - n_prompt))
+            return diffusion.answer_length(params, room)
         # Clients send a fixed limit regardless of the free context, so it is an upper bound.
         return room if params.max_tokens is None else min(room, params.max_tokens)
 
