@@ -9,8 +9,10 @@ import pytest
 
 from tests.cases.diffusion import DIFFUSION, MASK
 from tests.cases.families import FAMILIES
-from tests.cases.tiny import write_tiny
+from tests.cases.tiny import tensors, write_tiny
+from tests.engine.test_adapters import write_lora
 from woolly import LLM, AsyncLLM, SamplingParams
+from woolly.engine import Engine
 from woolly.errors import RequestError
 from woolly.gguf import open_gguf
 from woolly.measure.bench import Bench
@@ -143,6 +145,29 @@ def test_request_that_cannot_be_queued_fails_alone(llm, monkeypatch):
             llm.generate(PROMPT, GREEDY)
     assert list(stream)[-1].finish_reason == "length"
     assert llm.generate(PROMPT, GREEDY).token_ids == usual
+
+
+def test_adapters_have_the_scales_of_each_request(tmp_path):
+    path = write_tiny(DIFFUSION["llada"], tmp_path / "tiny.gguf")
+    rows, columns = tensors(DIFFUSION["llada"])["output.weight"].shape
+    random = np.random.RandomState(3)
+    pair = {
+        "output.weight.lora_a": random.randn(2, columns).astype(np.float32),
+        "output.weight.lora_b": random.randn(rows, 2).astype(np.float32),
+    }
+    adapter = write_lora(tmp_path / "own.gguf", pair, **{"general.architecture": "llada"})
+    with LLM(path, backend="cpu", ctx=256) as llm:
+        plain = llm.generate(PROMPT, GREEDY).token_ids
+    with LLM(path, backend="cpu", ctx=256, adapters={"own": adapter}) as llm:
+        scales = [{"own": scale} for scale in (0.0, 1.0, 0.25)]
+        off, whole, part = (llm.generate(PROMPT, GREEDY, adapters=scale).token_ids for scale in scales)
+        assert off == plain and len({off, whole, part}) == 3
+        assert llm.generate(PROMPT, GREEDY).token_ids == whole
+        stream = iter(llm.generate(PROMPT, replace(GREEDY, max_tokens=100), stream=True))
+        next(stream)
+        assert llm.driver.call(Engine.used_adapters) == {0}
+        assert llm.generate(PROMPT, GREEDY, adapters={}).token_ids == plain  # in one batch with the stream
+        stream.close()
 
 
 def test_autoregressive_model_rejects_options_of_diffusion(tmp_path):

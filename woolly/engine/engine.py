@@ -248,7 +248,7 @@ class Engine:
 
     def used_adapters(self) -> set[int]:
         """Return the numbers of the adapters that queued or running requests use."""
-        return {i for request in self.scheduler.requests for i, scale in enumerate(request.adapters) if scale}
+        return {i for request in self.requests for i, scale in enumerate(request.adapters) if scale}
 
     def swap(self, program: Program, adapters: AdapterSet) -> None:
         """Switch to a program of the same model with other adapters; cache and requests are preserved.
@@ -258,9 +258,9 @@ class Engine:
         """
         kept, own = adapters.adapters, self.adapters.adapters
         used = {i for i in self.used_adapters() if i >= len(kept) or kept[i] is not own[i]}
-        if used or not self.pooling.is_idle or any(request.hooks for request in self.scheduler.requests):
+        if used or not self.pooling.is_idle or any(request.hooks for request in self.requests):
             raise RequestError("running requests use the current adapters; try again after they end", code="busy")
-        for request in self.scheduler.requests:
+        for request in self.requests:
             request.adapters = adapters.fitted(request.adapters)
         self.program = program
         self.runner.swap(program)

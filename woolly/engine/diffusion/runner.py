@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,7 +130,10 @@ class DiffusionRunner:
             outputs += (canvas.rows() + first).tolist()
             ends.append(len(outputs))
             first, n_pages = first + len(ids), pages.stop
-        logits = self._run(Batch.of(sequences, outputs))
+        batch = Batch.of(sequences, outputs)
+        if packed[0][0].adapters:
+            batch = replace(batch, adapters=np.array([request.adapters for request, _ in packed], np.float32))
+        logits = self._run(batch)
         if logits is None:
             return None
         return {request: logits[ends[i] : ends[i + 1]] for i, (request, _) in enumerate(packed)}

@@ -19,7 +19,7 @@ Algorithm = Literal["origin", "entropy", "margin", "random", "confidence"]
 _LENGTH = 256  # answer tokens if the request has no limit
 _BLOCK = 32  # LLaDA's block length
 _EPS = 1e-3  # last time of Dream's schedule
-_USED = {"max_tokens", "temperature", "seed", "stop", "top_k", "top_p", "ignore_eos", "stop_token_ids", "n"}
+_USED = {"adapters", "ignore_eos", "max_tokens", "n", "seed", "stop", "stop_token_ids", "temperature", "top_k", "top_p"}
 _OWN = "diffusion_"
 
 

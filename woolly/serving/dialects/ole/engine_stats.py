@@ -52,7 +52,7 @@ def _figures(engine: Engine, bandwidth: float | None, tokens_per_second: float) 
     looked_up = prefix.hit_tokens + prefix.miss_tokens
     reads = weights.hits + weights.misses
     figures: dict[str, Any] = {
-        "running": len(engine.scheduler.running),
+        "running": len(engine.requests) - len(engine.scheduler.waiting),
         "waiting": len(engine.scheduler.waiting),
         "kv_cache": {
             "pages": pool.n_pages,
