@@ -82,6 +82,23 @@ def test_file_and_adapter_of_a_modelfile_are_relative_to_it(folder):
     assert found.settings == {"lora": [str(folder / "sub" / "lora.gguf")]}
 
 
+def test_path_of_a_model_is_stored_for_every_folder(folder, monkeypatch):
+    (folder / "m.gguf").write_bytes((models_folder() / "own.gguf").read_bytes())
+    (folder / "link.gguf").symlink_to("m.gguf")
+    for number, base in enumerate(("m.gguf", "./m.gguf", "link.gguf", str(folder / "m.gguf"))):
+        woolly("cp", base, f"outside{number}")
+        assert find_derived_model(f"outside{number}").base == str((folder / "m.gguf").resolve())
+    monkeypatch.chdir(models_folder())
+    for base in ("own.gguf", str(models_folder() / "own.gguf")):
+        assert woolly("cp", base, "inside") == "inside is another name for own\n"
+    assert resolve("outside1") == (folder / "m.gguf").resolve()
+
+
+def test_new_tag_of_a_catalogue_family_is_free(folder):
+    assert woolly("cp", "own", "qwen3:mine") == "qwen3:mine is another name for own\n"
+    assert resolve("qwen3:mine") == resolve("own")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -112,6 +129,9 @@ def test_unsupported_lines_are_rejected_by_name(tmp_path, text, says):
     [
         (("create", "pirate"), "the Modelfile Modelfile cannot be read"),
         (("cp", "own", "own"), "'own' is the name of the model file"),
+        (("cp", "own", "smollm2"), "'smollm2' is a name of the catalogue, for `woolly pull smollm2`; choose another"),
+        (("cp", "own", "SmolLM2:135m"), "'SmolLM2:135m' is a name of the catalogue"),
+        (("cp", "own", "qwen3:4b"), "'qwen3:4b' is a name of the catalogue"),
         (("cp", "own", "a b"), "'a b' is not a name for a model"),
         (("cp", "none", "other"), "there is no file or model named 'none'"),
     ],

@@ -108,3 +108,14 @@ def test_name_of_excessive_length_is_unknown_even_to_the_only_model(app_with, st
     assert [len(one.requested) for one in caplog.records if one.message == "another model answers"] == [200] * (
         not strict
     )
+
+
+@pytest.mark.parametrize("place", ["{home}/else", "../else", "~/else"])
+def test_missing_base_of_a_derived_model_is_named_without_its_path(chosen, tmp_path, place):
+    base = f"{place.format(home=tmp_path.as_posix())}/m.gguf"
+    (tmp_path / "models" / "presets.toml").write_text(f'[pirate]\nfrom = "{base}"\n')
+    with chosen() as client:
+        reply = ask(client, "pirate")
+    message = reply.json()["error"]["message"]
+    assert reply.status_code == 404 and "else" not in reply.text
+    assert message.startswith("the model pirate needs the file m.gguf, which is not in the models folder")

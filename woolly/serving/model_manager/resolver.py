@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from woolly.errors import StoreError
 from woolly.serving.accounts.account import current_account, is_model_allowed
@@ -105,10 +106,23 @@ class ModelResolver:
             return current
         if (derived := await self.find_derived(name)) is not None and derived.base is not None:
             _check((derived.name,))
-            return await self._load_derived(derived, await self._named(derived.base))
+            return await self._load_derived(derived, await self._base_of(derived, derived.base))
         info = await self._named(name)
         _check(_names(info))
         return info
+
+    async def _base_of(self, derived: Preset, base: str) -> ModelInfo:
+        """Return the base model of a derived model. The error for an unknown base shows no path of this machine."""
+        try:
+            return await self._named(base)
+        except ApiError as error:
+            is_file = base.startswith((".", "~")) or Path(base).is_absolute()
+            if error.code != "model_not_found" or not is_file:
+                raise
+            message = f"the model {derived.name} needs the file {Path(base).name}, which is not in the models folder"
+            raise ApiError(
+                404, error.code, message, param="model", suggestion="move the file there, and create the model again"
+            ) from None
 
     async def _load_derived(self, derived: Preset, base: ModelInfo) -> ModelInfo:
         try:
