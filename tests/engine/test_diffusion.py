@@ -135,6 +135,22 @@ def test_prompt_is_bounded_by_the_rows_of_a_batch(llm, monkeypatch):
     assert len(llm.generate([1] * 60, GREEDY).token_ids) == 4
 
 
+def test_logits_of_a_step_are_bounded(llm, monkeypatch):
+    width = llm.plan.width
+    monkeypatch.setattr("woolly.engine.diffusion.settings._MAX_LOGITS", 4 * width * 40)
+    free = replace(GREEDY, max_tokens=80, diffusion_block_length=None)
+    for params, most in ((replace(free, diffusion_block_length=41), 40), (replace(free, diffusion_cfg_scale=1.0), 20)):
+        with pytest.raises(RequestError, match=f"suffice for {most} tokens; set max_tokens") as caught:
+            llm.generate(PROMPT, params)
+        assert caught.value.limit == most
+    assert len(llm.generate(PROMPT, replace(free, diffusion_block_length=40)).token_ids) == 80
+    if llm.plan.diffusion.is_shifted:  # the block is the answer
+        with pytest.raises(RequestError, match="blocks of 80 tokens") as caught:
+            llm.generate(PROMPT, free)
+        assert caught.value.field == "max_tokens"
+        assert len(llm.generate(PROMPT, replace(free, max_tokens=40)).token_ids) == 40
+
+
 def test_request_that_cannot_be_queued_fails_alone(llm, monkeypatch):
     usual = llm.generate(PROMPT, GREEDY).token_ids
     stream = iter(llm.generate(PROMPT, replace(GREEDY, max_tokens=100), stream=True))

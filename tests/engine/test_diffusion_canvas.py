@@ -152,4 +152,6 @@ def test_defaults_are_those_of_the_published_procedures():
     own = SamplingParams(diffusion_algorithm=2, diffusion_block_length=500, diffusion_eps=0.0, diffusion_steps=7)
     made = read_settings(own, 100, MaskedDiffusion(MASK, False), 1)
     assert (made.algorithm, made.block_length, made.eps, made.steps) == ("margin", 100, 0.0, 7)
-    assert answer_length(SamplingParams(), 1000) == 256 and answer_length(SamplingParams(max_tokens=9), 5) == 5
+    model = MaskedDiffusion(MASK, True)
+    assert answer_length(SamplingParams(), 1000, model, 500) == 256
+    assert answer_length(SamplingParams(max_tokens=9), 5, model, 500) == 5

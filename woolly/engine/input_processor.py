@@ -175,7 +175,7 @@ class InputProcessor:
 
     def _max_tokens(self, n_prompt: int, params: SamplingParams) -> int | None:
         program, ctx = self._running[0], self._ctx
-        if program.plan.diffusion is not None:
+        if (model := program.plan.diffusion) is not None:
             ctx = min(ctx, program.max_rows)  # every step computes all tokens of a request in one batch
         room = ctx - n_prompt
         if room < 1:
@@ -199,10 +199,10 @@ class InputProcessor:
                     limit=self._ctx - 2,
                 )
             return params.max_tokens
-        if program.plan.diffusion is not None:
+        if model is not None:
             from woolly.engine import diffusion
 
-            return diffusion.answer_length(params, room)
+            return diffusion.answer_length(params, room, model, self._plan.width)
         # Clients send a fixed limit regardless of the free context, so it is an upper bound.
         return room if params.max_tokens is None else min(room, params.max_tokens)
 

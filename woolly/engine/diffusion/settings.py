@@ -18,6 +18,7 @@ Algorithm = Literal["origin", "entropy", "margin", "random", "confidence"]
 
 _LENGTH = 256  # answer tokens if the request has no limit
 _BLOCK = 32  # LLaDA's block length
+_MAX_LOGITS = 1 << 30  # bytes; a step computes the logits of all masked tokens of a block
 _EPS = 1e-3  # last time of Dream's schedule
 _USED = {"adapters", "ignore_eos", "max_tokens", "n", "seed", "stop", "stop_token_ids", "temperature", "top_k", "top_p"}
 _OWN = "diffusion_"
@@ -39,9 +40,24 @@ class DiffusionSettings:
     seed: int
 
 
-def answer_length(params: SamplingParams, room: int) -> int:
-    """Return the number of answer tokens, which is fixed before decoding."""
-    return min(room, params.max_tokens or _LENGTH)
+def answer_length(params: SamplingParams, room: int, model: MaskedDiffusion, n_vocab: int) -> int:
+    """Return the number of answer tokens, which is fixed before decoding.
+
+    Raise RequestError if the logits of a step would be too large.
+    """
+    length = min(room, params.max_tokens or _LENGTH)
+    block_length = _block_length(params, length, model)
+    # Classifier-free guidance computes the logits twice.
+    most = _MAX_LOGITS // (4 * n_vocab * (2 if params.diffusion_cfg_scale else 1))
+    if block_length > most:
+        raise RequestError(
+            f"the answer has blocks of {block_length} tokens, but a step may have logits of {_MAX_LOGITS >> 20} MiB,"
+            f" which suffice for {most} tokens; set max_tokens or diffusion_block_length to at most {most}",
+            field="diffusion_block_length" if params.diffusion_block_length else "max_tokens",
+            limit=most,
+            given=block_length,
+        )
+    return length
 
 
 def read_settings(params: SamplingParams, length: int, model: MaskedDiffusion, seed: int) -> DiffusionSettings:
@@ -50,7 +66,7 @@ def read_settings(params: SamplingParams, length: int, model: MaskedDiffusion, s
     Models with shifted logits (Dream, RND1) fill the complete answer at once, by entropy over continuous time. Others
     (LLaDA) fill blocks from left to right, by confidence.
     """
-    block_length = min(length, params.diffusion_block_length or (length if model.is_shifted else _BLOCK))
+    block_length = _block_length(params, length, model)
     number = params.diffusion_algorithm
     usual: Algorithm = "entropy" if model.is_shifted else "confidence"
     eps = params.diffusion_eps
@@ -68,6 +84,10 @@ def read_settings(params: SamplingParams, length: int, model: MaskedDiffusion, s
         top_p=params.top_p,
         seed=seed,
     )
+
+
+def _block_length(params: SamplingParams, length: int, model: MaskedDiffusion) -> int:
+    return min(length, params.diffusion_block_length or (length if model.is_shifted else _BLOCK))
 
 
 def check_diffusion_request(params: SamplingParams, options: RequestOptions) -> None:
