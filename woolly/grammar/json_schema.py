@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from woolly.errors import RequestError
+from woolly.grammar.schema.budget import budget
 from woolly.grammar.schema.documents import Documents
 from woolly.grammar.schema.plain import plain_schema
 from woolly.grammar.schema.writer import Writer
@@ -59,9 +60,12 @@ def prepare_schema_value(schema: Any) -> dict[str, Any]:
         return {"json_schema": plain | {"x-guidance": _PLAIN_LAYOUTS[layout] | {"json_allowed_escapes": 'nrbtf\\"'}}}
     separator, colon, lines = _LAYOUTS[layout]
     try:
-        lark = Writer(Documents(schema, documents), separator, colon).write() + lines
+        with budget():
+            lark = Writer(Documents(schema, documents), separator, colon).write() + lines
     except RecursionError:
         raise RequestError(_TOO_DEEP) from None
+    except ValueError as error:  # numbers of too many digits, and addresses that are none
+        raise RequestError(f"the JSON schema cannot be used: {str(error)[:200]}") from None
     if len(lark) > MAX_LARK:
         raise RequestError(f"the JSON schema makes a grammar of {len(lark)} characters; the maximum is {MAX_LARK}")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from woolly.grammar.schema.budget import tick
 from woolly.grammar.schema.facts import Alternative, Conjunction, Contains, Presence
 from woolly.grammar.schema.shapes import Children, array_shape, contradicts, strings
 
@@ -30,6 +31,7 @@ def is_void(x: Expander, conjunction: Conjunction, depth: int) -> bool:
 
 
 def _is_void(x: Expander, facts: Alternative, kind: str, depth: int) -> bool:
+    tick()
     if kind == "null":
         return False
     if contradicts(facts, kind):

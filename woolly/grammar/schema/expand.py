@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
+from woolly.grammar.schema.budget import tick
 from woolly.grammar.schema.facts import Alternative, Alternatives, Conjunction, without_annotations
 from woolly.grammar.schema.unevaluated import close_items, close_properties
 
@@ -178,6 +179,7 @@ def product(parts: list[Alternatives], kind: str) -> Alternatives:
         combined: dict[Alternative, None] = {}
         for first in result:
             for second in part:
+                tick()
                 both = tuple(dict.fromkeys((*first, *second)))
                 if len(parts) == 1 or not contradicts(both, kind):
                     combined[both] = None

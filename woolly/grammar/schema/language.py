@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from woolly.errors import RequestError
+from woolly.grammar.schema.budget import tick
 
 LAST = 0x10FFFF
 MAX_STEPS = 20_000  # derivatives of one question, 1 to 10 µs each
@@ -217,6 +218,7 @@ def derive(item: Language, code: int) -> Language:
 def matches(item: Language, text: str) -> bool:
     """Return True if a language contains a text."""
     for char in text:
+        tick()
         item = derive(item, ord(char))
         if item in (NOTHING, ANY):
             return item == ANY
@@ -238,6 +240,7 @@ def is_empty(item: Language, max_states: int = MAX_STATES) -> bool | None:
             return False
         for code in codes:
             steps += 1
+            tick()
             after = derive(state, code)
             if after == NOTHING or after in seen:
                 continue

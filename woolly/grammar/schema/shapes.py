@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, TypeVar
 
 from woolly.errors import RequestError
+from woolly.grammar.schema.budget import tick
 from woolly.grammar.schema.facts import (
     Alternative,
     Conjunction,
@@ -285,6 +286,7 @@ def _cells(
     for language in languages:
         split = []
         for part, inside in parts:
+            tick()
             for piece, kept in (
                 (both([part, language]), inside | {language}),
                 (both([part, negate(language)]), inside),
