@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
 from woolly.errors import RequestError
+from woolly.grammar.schema.budget import tick
 from woolly.grammar.schema.facts import Conjunction
 from woolly.grammar.schema.rules import Loop, Ref, Sequence, Symbol
 from woolly.grammar.schema.shapes import ArrayShape
@@ -17,6 +19,8 @@ MAX_STATES = 3_000
 MAX_UNIQUE = 60  # different items of an array of unique ones: bits of a parameter
 MAX_COMPARED = 100  # minItems and maxItems of an array of unique items that are compared
 MAX_LISTED = 1_000  # arrays of unique items that are listed one by one
+MAX_PREFIX = 3_000
+_TOO_MANY_LISTED = "the JSON schema uses 'uniqueItems' with too many arrays; use fewer or equal items"
 
 
 def array_rules(writer: Writer, shape: ArrayShape) -> list[Sequence]:
@@ -33,6 +37,8 @@ def _items(writer: Writer, shape: ArrayShape) -> Sequence:
     separator, rules = writer.separator, writer.rules
     prefix = shape.prefix if shape.high is None else shape.prefix[: shape.high]
     n = len(prefix)
+    if n > MAX_PREFIX:
+        raise RequestError(f"the JSON schema has too many prefixItems: {n} in one array; the maximum is {MAX_PREFIX}")
     if n == 0:
         if shape.high == 0:
             return ()
@@ -116,7 +122,7 @@ def _unique(writer: Writer, shape: ArrayShape) -> list[Sequence]:
         if most is None and tail == []:
             most = n
         if most is not None and most <= 1:
-            return [('"["', *_items(writer, shape), '"]"')]
+            return array_rules(writer, replace(shape, unique=None, high=most)) if shape.low <= most else []
         return _captured(writer, shape)
     if n == 0:
         return _permutations(writer, shape, tail)
@@ -176,14 +182,17 @@ def _listed(writer: Writer, shape: ArrayShape, prefix: list[list[str]], tail: li
     """Return arrays of different texts one by one."""
     arrays: list[tuple[str, ...]] = [()]
     found: list[tuple[str, ...]] = [()] if shape.low == 0 else []
-    most = len(prefix) + len(tail) if shape.high is None else shape.high
-    for i in range(most):
+    most = len(prefix) + len(tail)
+    for i in range(most if shape.high is None else min(shape.high, most)):
+        tick()
         texts = prefix[i] if i < len(prefix) else tail
+        if len(arrays) * len(texts) > 100 * MAX_LISTED:
+            raise RequestError(_TOO_MANY_LISTED)
         arrays = [(*array, text) for array in arrays for text in texts if text not in array]
         if i + 1 >= shape.low:
             found += arrays
         if len(found) + len(arrays) > MAX_LISTED:
-            raise RequestError("the JSON schema uses 'uniqueItems' with too many arrays; use fewer or equal items")
+            raise RequestError(_TOO_MANY_LISTED)
     options: list[Sequence] = []
     for array in found:
         symbols: list[Symbol] = ['"["']

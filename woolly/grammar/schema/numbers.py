@@ -68,7 +68,8 @@ class Numbers:
                 return Numbers(values=frozenset([low])) if numbers.contains(low) else None
         if numbers.kind == "integer" and low is not None and high is not None and high - low < 50:
             kept = frozenset(value for value in map(Decimal, range(int(low), int(high) + 1)) if numbers.contains(value))
-            return Numbers(values=kept) if kept and len(kept) < 3 else numbers if kept else None
+            is_listed = len(kept) < 3 or (numbers.multiples and numbers.excluded)
+            return None if not kept else Numbers(values=kept) if is_listed else numbers
         return numbers
 
     def expression(self) -> str:
@@ -91,7 +92,8 @@ class Numbers:
         return " & ".join(parts)
 
     def _leaf(self) -> str:
-        if self.kind == "fraction" or any(self.contains(number) for number in self.excluded):
+        bare = replace(self, excluded=frozenset())
+        if self.kind == "fraction" or any(bare.contains(number) for number in self.excluded):
             raise RequestError(
                 "the JSON schema combines multipleOf with 'not' for one number, which grammars cannot enforce; remove"
                 " one of them"
@@ -148,13 +150,14 @@ def _spellings(number: Decimal) -> str:
 
 
 def _whole_bounds(numbers: Numbers) -> Numbers:
+    # Sums are of int: those of Decimal are rounded to 28 digits.
     low, high = numbers.low, numbers.high
     if low is not None:
-        whole = Decimal(math.ceil(low))
-        low = whole + 1 if numbers.low_open and whole == low else whole
+        whole = math.ceil(low)
+        low = Decimal(whole + 1 if numbers.low_open and whole == low else whole)
     if high is not None:
-        whole = Decimal(math.floor(high))
-        high = whole - 1 if numbers.high_open and whole == high else whole
+        whole = math.floor(high)
+        high = Decimal(whole - 1 if numbers.high_open and whole == high else whole)
     return replace(numbers, low=low, high=high, low_open=False, high_open=False)
 
 
@@ -221,8 +224,10 @@ def _decimals(numbers: Numbers) -> str:
     low, high = numbers.low, numbers.high
     options = []
     if low is None or low < 0:
-        least, least_open = (Decimal(0), False) if high is None or high >= 0 else (-high, numbers.high_open)
-        most, most_open = (None, False) if low is None else (-low, numbers.low_open)
+        least, least_open = (
+            (Decimal(0), False) if high is None or high >= 0 else (high.copy_negate(), numbers.high_open)
+        )
+        most, most_open = (None, False) if low is None else (low.copy_negate(), numbers.low_open)
         if high is not None and high == 0 and numbers.high_open:
             least_open = True
         options.append("-" + _magnitude(least, least_open, most, most_open))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
+from string import hexdigits
 
 from woolly.grammar.schema.language import LAST, Chars, Ranges, invert, merge
 
@@ -211,7 +212,7 @@ class Parser:
                     raise PatternError("a range of characters is reversed")
                 first = ((first[0][0], last[0][0]),)
             ranges += first
-        return invert(merge(ranges)) if negative else merge(ranges)
+        return invert(self._cased(merge(ranges)).ranges) if negative else merge(ranges)
 
     def _member(self) -> Ranges:
         if self._source[self._at] == "\\":
@@ -240,20 +241,17 @@ class Parser:
         if char in ("x", "u"):
             if self._peek("{"):
                 digits, _, _ = self._source[self._at :].partition("}")
-                self._at += len(digits) + 1
+                code = self._hexadecimal(char, len(digits))
+                self._at += 1
             else:
-                digits = self._source[self._at : self._at + (2 if char == "x" else 4)]
-                self._at += len(digits)
-            try:
-                code = int(digits, 16)
-            except ValueError:
-                raise PatternError(f"\\{char} needs hexadecimal digits") from None
+                code = self._hexadecimal(char, 2 if char == "x" else 4)
             if 0xD800 <= code < 0xDC00 and self._peek("\\u"):
-                low = int(self._source[self._at : self._at + 4], 16)
-                self._at += 4
+                low = self._hexadecimal("u", 4)
+                if not 0xDC00 <= low < 0xE000:
+                    raise PatternError(f"\\u{code:x} needs a low surrogate after it")
                 return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
             if code > LAST:
-                raise PatternError(f"\\{char}{{{digits}}} is no character")
+                raise PatternError(f"\\{char}{{{code:x}}} is no character")
             return code
         if char in _ESCAPES and not (char == "0" and self._source[self._at : self._at + 1].isdecimal()):
             return _ESCAPES[char]
@@ -262,6 +260,13 @@ class Parser:
         if char == "" or char.isalpha():
             raise PatternError(f"the escape \\{char} is not supported")
         return ord(char)
+
+    def _hexadecimal(self, char: str, n: int) -> int:
+        digits = self._source[self._at : self._at + n]
+        if not digits or not set(digits) <= set(hexdigits):
+            raise PatternError(f"\\{char} needs hexadecimal digits")
+        self._at += n
+        return int(digits, 16)
 
     def _property(self) -> Ranges:
         if not self._peek("{"):
