@@ -74,5 +74,5 @@ def test_every_image_size_has_rows_within_the_limit(size, opened):
     if max(one.grid_thw) <= 12:  # the position table of the tiny file
         assert len(tower.rows(one, "image")) == n_rows
     else:
-        with pytest.raises(RequestError, match="the encoder supports at most 12 lines and columns"):
+        with pytest.raises(RequestError, match="the encoder supports at most 12 x 12"):
             tower.check(one, "image")

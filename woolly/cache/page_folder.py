@@ -41,7 +41,7 @@ _MIN_FREE_SHARE, _ENOUGH_FREE = 0.05, 2 << 30  # share of the disk to keep free,
 
 @dataclass(frozen=True)
 class PageFile:
-    """File of a page folder."""
+    """A file in a page folder."""
 
     path: Path
     identity: str

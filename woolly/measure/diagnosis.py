@@ -52,7 +52,7 @@ class StepGroup:
 
     @property
     def reached(self) -> float:
-        """Reached share of the limit; 0 if there is no limit."""
+        """Share of the limit that was reached; 0 if no time was measured."""
         return self.limits.seconds / self.seconds if self.seconds > 0 else 0.0
 
     def seconds_after(self, change: str) -> float:

@@ -42,7 +42,8 @@ Gate gate_named(const Arguments& arguments, const std::string& name) {
     const Gate gate{act_named(arguments, name), arguments.number("limit")};
     const bool is_bounded = gate.act == Act::silu || gate.act == Act::clipped;
     if ((gate.limit != 0.0f && (!is_bounded || !(gate.limit > 0.0f))) || (gate.act == Act::clipped && gate.limit == 0))
-        arguments.fail("has no limit for activation '" + name + "'");
+        arguments.fail("got a limit of " + std::to_string(gate.limit) + " that activation '" + name +
+                       "' does not support");
     return gate;
 }
 

@@ -17,7 +17,8 @@ struct MulWeight final : Step {
         : x(a.input(0)), y(a.output(0)), weight(a.vector("weight")), each(std::max(1, a.integer("run"))) {
         if (weight == nullptr) a.fail("needs a weight 'weight'");
         if (y.width % (weight->n * each) != 0)
-            a.fail("must have a multiple of the weight's length as its number of columns");
+            a.fail("got " + std::to_string(y.width) + " columns; expected a multiple of " +
+                   std::to_string(weight->n * each));
     }
 
     void run(Worker& w) const override {

@@ -130,12 +130,13 @@ def _print(
 ) -> None:
     for name, own, length in zip(names, accuracies, by_length, strict=True):
         click.echo(
-            f"{name}  {own.share:.1%} right ({own.right} of {own.n}), 95 %: {own.low:.1%} to {own.high:.1%}"
+            f"{name}  {own.share:.1%} right ({own.right} of {own.n}), 95 % CI {own.low:.1%} to {own.high:.1%}"
             + ("" if length is None else f"; choices by length {length:.1%}")
         )
     if difference is not None:
         verdict = "no proof of a difference" if difference.p_value >= 0.05 else "a difference"
         click.echo(
-            f"difference  {difference.difference:+.1%}, 95 %: {difference.low:+.1%} to {difference.high:+.1%}; only one"
-            f" right: {difference.only_first} and {difference.only_second}, p = {difference.p_value:.3g}: {verdict}"
+            f"difference  {difference.difference:+.1%}, 95 % CI {difference.low:+.1%} to {difference.high:+.1%};"
+            f" only {names[0]} right: {difference.only_first}, only {names[1]} right: {difference.only_second};"
+            f" p = {difference.p_value:.3g}: {verdict}"
         )

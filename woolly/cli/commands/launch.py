@@ -76,7 +76,7 @@ def launch(
     """Start a coding agent with a local model, for instance: woolly launch claude -m qwen3:8b.
 
     If no server answers at --url, one is started, and stopped when the agent exits. The agent's own settings are not
-    changed: variables, arguments and temporary files configure it.
+    changed: environment variables, arguments and temporary files configure it.
     """
     agent = _find(words)
     program = shutil.which(agent.program)

@@ -77,7 +77,7 @@ def _sixth(c: Hyperparameters, keys: Keys) -> Keys:
 
 
 def _sixth_changes(c: Hyperparameters, name: str, block: int) -> tuple[TensorOp, ...]:
-    """Transpose matrices, and halve the weights of later layers, whose hidden rows are halved."""
+    """Transpose matrices, and scale output weights by 1/2 per `rescale_every` layers, as hidden states are scaled."""
     if name in _TURNED:
         return (SWAPPED,)
     if name == "time_mix_decay.weight":

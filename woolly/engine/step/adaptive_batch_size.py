@@ -28,7 +28,7 @@ class AdaptiveBatchSize:
         self._pause = 0
 
     def limit(self, queued: float | None) -> int:
-        """Return the maximum number of running requests. `queued` is the queueing time of the first waiting request."""
+        """Return the maximum number of running requests. `queued`: when the first waiting request was queued."""
         return self._limit if queued is None or self._clock() - queued < _LATE else self.most
 
     def ran(self, n_running: int, n_rows: int, n_waiting: int) -> None:

@@ -195,7 +195,7 @@ class Documents:
 
 
 def _identity(schema: Any) -> Hashable:
-    """Return a key of a schema. Equal schemas of numbers and short texts alone have one node."""
+    """Return a hashable key that identifies a schema. Equal schemas of numbers and short texts alone have one node."""
     if isinstance(schema, bool):
         return schema
     if isinstance(schema, dict) and "$ref" not in schema and "$id" not in schema and "$dynamicRef" not in schema:

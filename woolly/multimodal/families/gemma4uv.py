@@ -24,7 +24,7 @@ _NORM = 1e-5  # epsilon of the norms of patches; files have the epsilon of the l
 
 
 def read(settings: VisionSettings, metadata: Mapping[str, Any]) -> VisionSettings:
-    """Return the settings with patches that are rows; files have the sizes of an encoder that merges patches."""
+    """Fold merging into the patch size: each merged patch is one row, but files give the size before merging."""
     return replace(settings, patch_size=settings.patch_size * settings.merge_size, merge_size=1)
 
 

@@ -97,7 +97,7 @@ def position_rows(hp: TowerParams, grid: Grid, order: Int32) -> Int32:
     n_places = hp.tensors[_TABLE].n_elements // hp.width // 2
     if max(grid[1:]) > n_places:
         raise ValueError(
-            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {n_places} lines and columns"
+            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {n_places} x {n_places}"
         )
     return np.stack([columns, n_places + lines], axis=1).astype(np.int32)
 

@@ -66,7 +66,7 @@ def patch_layout(hp: TowerParams, grid: Grid) -> PatchLayout:
     n, n_queries, side = grid[1] * grid[2], hp.settings.n_queries, hp.table_side
     if max(grid[1:]) > _MAX_SIDE:
         raise ValueError(
-            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {_MAX_SIDE} lines and columns"
+            f"the image has {grid[1]} x {grid[2]} patches; the encoder supports at most {_MAX_SIDE} x {_MAX_SIDE}"
         )
     order = np.append(np.arange(n, dtype=np.int32), np.full(n_queries, -1, np.int32))
     lines, columns = position_ids(grid, order[:n])

@@ -28,7 +28,7 @@ class EmbedBody(BaseModel):
 
     model: str | None = None
     texts: Items[str]
-    input_type: str | None = Field(None, description="Accepted; clients must add prefixes themselves.")
+    input_type: str | None = Field(None, description="Accepted without effect; clients must add prefixes themselves.")
     embedding_types: Items[str] | None = Field(None, description="float or base64.")
     output_dimension: int | None = None
     truncate: Literal["NONE", "END", "START"] | None = Field(None, description="END truncates texts that are too long.")

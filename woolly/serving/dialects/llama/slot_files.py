@@ -67,14 +67,14 @@ def read_slot(path: Path, info: ModelInfo, owner: str, n_vocab: int) -> tuple[li
     try:
         data = read_regular_file(path, _MAX_BYTES)
     except ValueError:
-        raise invalid_param("filename", f"{path.name} is not a slot file of Woolly") from None
+        raise invalid_param("filename", f"{path.name} is not a Woolly slot file") from None
     except OSError as error:
         raise invalid_param("filename", f"cannot read {path.name}: {error.strerror}") from None
     _check_owner(path, data[: _HEAD.size], owner)
     *_, n_mark, n_tokens = _HEAD.unpack_from(data)
     end = _HEAD.size + n_mark
     if len(data) != end + 4 * n_tokens:
-        raise invalid_param("filename", f"{path.name} is not a slot file of Woolly")
+        raise invalid_param("filename", f"{path.name} is not a Woolly slot file")
     if data[_HEAD.size : end] != _mark(info):
         raise invalid_param("filename", f"{path.name} was saved with another model")
     tokens = array("i")
@@ -108,7 +108,7 @@ def _check_number(folder: Path, owner: str) -> None:
 def _check_owner(path: Path, head: bytes, owner: str) -> None:
     """Raise ApiError 400 unless the header belongs to a slot file of this owner."""
     if len(head) < _HEAD.size or _HEAD.unpack(head)[:2] != (_MAGIC, _VERSION):
-        raise invalid_param("filename", f"{path.name} is not a slot file of Woolly")
+        raise invalid_param("filename", f"{path.name} is not a Woolly slot file")
     if _HEAD.unpack(head)[2] != _digest(owner):
         raise invalid_param("filename", f"{path.name} belongs to another client; choose another name")
 

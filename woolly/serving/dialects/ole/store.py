@@ -90,7 +90,7 @@ class SessionStore:
     def __init__(self, path: Path | None, *, max_sessions: int = 1000, max_bytes: int = 1 << 20) -> None:
         """Open or create the file; None stores the sessions in memory.
 
-        An owner can have `max_sessions` sessions, each with messages of at most `max_bytes`.
+        An owner can have up to `max_sessions` sessions; the messages of a session may total at most `max_bytes`.
         """
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
