@@ -66,6 +66,23 @@ def test_slow_decoding_leaves_prompts_as_much_time_as_answers():
     assert 0.6 < seconds <= 0.8
 
 
+@pytest.mark.parametrize(("fixed", "each"), [(0.2, 0.001), (0.13, 0.001), (0.03, 0.0001)])
+def test_short_end_of_a_prompt_does_not_keep_later_steps_small(fixed, each):
+    budget = PrefillBudget(0.25)
+    ran(budget, fixed, 1)
+    for n in (512, 9):
+        ran(budget, fixed + each * n, n, 1)
+    n, seconds = simulate(budget, lambda n: fixed + each * n, 30)
+    assert n > 64 and seconds <= max(0.25, 2 * fixed) + 16 * each
+
+
+def test_steps_grow_without_a_measurement_of_decoding():
+    budget = PrefillBudget(0.25)
+    ran(budget, 0.139, 9, 1)
+    n, seconds = simulate(budget, lambda n: 0.13 + 0.001 * n, 30)
+    assert n >= 64 and seconds <= 0.25
+
+
 def test_a_prompt_always_advances():
     n, _ = simulate(PrefillBudget(0.25), lambda n: 10.0)
     assert n == 16
