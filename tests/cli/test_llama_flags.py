@@ -139,6 +139,15 @@ def test_flags_and_variables_of_woolly_precede_those_of_llama_cpp(capsys):
     assert line("quantize", "a b", {"LLAMA_ARG_THREADS": "4"}) == ["a", "b"]
 
 
+def test_variables_of_the_server_do_not_stop_other_commands(capsys):
+    assert line("run", "hi", {"LLAMA_API_KEY": "k", "LLAMA_ARG_PORT": "81", "LLAMA_ARG_FOO": "1"}) == ["hi"]
+    assert capsys.readouterr().err == ""
+    assert line("embed", "hi", {"LLAMA_ARG_HF_REPO": "a/b"}) == ["hi"]
+    assert capsys.readouterr().err.startswith("woolly: LLAMA_ARG_HF_REPO has no effect: ")
+    assert line("serve", "", {"LLAMA_ARG_FOO": "1"}) == []
+    assert capsys.readouterr().err == "woolly: LLAMA_ARG_FOO has no effect: woolly serve has no option --foo\n"
+
+
 def test_switches_in_variables_may_be_off(capsys):
     assert line("serve", "", {"LLAMA_ARG_ENDPOINT_SLOTS": "0", "LLAMA_ARG_ENDPOINT_PROPS": "1"}) == [
         "--props",

@@ -71,8 +71,14 @@ class _Line:
             is_set = option is not None and bool(environment.get(f"WOOLLY_{str(option.name).upper()}"))
             if option is not None and (option.name in self.typed or is_set or self._has_model(option)):
                 continue
-            read.append(variable)
-            self._read(deque(words))
+            try:
+                self._read(deque(words))
+            except UsageError as error:
+                if self.command == "serve":
+                    raise UsageError(f"{variable}: {error}") from None
+                click.echo(f"woolly: {variable} has no effect: {error}", err=True)
+            else:
+                read.append(variable)
         if read:
             verb = "is" if len(read) == 1 else "are"
             click.echo(f"woolly: {', '.join(read)} {verb} read from the environment", err=True)

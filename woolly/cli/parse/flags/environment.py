@@ -59,6 +59,10 @@ def words_of(
             continue
         if flag not in options and find_flag(command, flag, options) is None and flag.startswith("--no-"):
             flag, value = f"--{flag.removeprefix('--no-')}", "0"  # LLAMA_ARG_NO_MMAP
+        if flag not in options and find_flag(command, flag, options) is None:
+            if command == "serve":
+                click.echo(f"woolly: {variable} has no effect: woolly serve has no option {flag}", err=True)
+            continue  # llama.cpp's tools ignore variables of flags that they do not have
         yield variable, _words(command, flag, value, options)
 
 
