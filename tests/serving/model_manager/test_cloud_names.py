@@ -11,6 +11,7 @@ CLOUD = """gpt-3.5-turbo gpt-4 gpt-4o-mini gpt-5.1-codex chatgpt-4o-latest o3 o4
     mistral-large-latest deepseek-chat grok-4 coder-model qwen3-coder-plus default local-model"""
 
 OPEN = """gpt-oss:20b gpt-oss-120b gpt-j gpt-neox gpt2 gpt-2 llama3 qwen3:4b deepseek-r1 command-r mistral-small
+    text-embedding-nomic-embed-text-v1.5 text-embedding-bge-m3 gpt-4all-falcon
     codestral grok nosuchmodel o one tiny embeddinggemma models"""
 
 

@@ -6,8 +6,8 @@ import re
 
 # Names of open models (gpt-oss, deepseek-r1, command-r) are not listed: a user who types one wants this model.
 _CLOUD = re.compile(
-    r"gpt-(?!oss|j|neo|2)[a-z0-9].*|chatgpt-.+|o[1-9](-.+)?|codex-mini.*|computer-use-preview.*"  # OpenAI
-    r"|text-embedding-.+|(text-)?(ada|babbage|curie|davinci)(-.+)?|whisper-1"
+    r"gpt-(?!oss|j|neo|2|4all)[a-z0-9].*|chatgpt-.+|o[1-9](-.+)?|codex-mini.*|computer-use-preview.*"  # OpenAI
+    r"|text-embedding-(3-.+|ada-.+|00\d.*|gecko.*)|(text-)?(ada|babbage|curie|davinci)(-.+)?|whisper-1"
     r"|claude-.+|(sonnet|opus|haiku)(-.+)?"  # Anthropic
     r"|gemini-.+|embedding-001"  # Google
     r"|embed-(english|multilingual|v\d).*|rerank-(english|multilingual|v\d).*|voyage-.+"  # Cohere, Voyage
