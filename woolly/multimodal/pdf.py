@@ -118,10 +118,13 @@ _kept: FileCache[Page] = FileCache(_KEPT)
 
 
 def is_pdf(source: Any) -> bool:
-    """True if a path or bytes begin like a PDF file."""
+    """True if a path or bytes begin like a PDF file. A pipe is not opened, because it can only be read once."""
     try:
         if isinstance(source, (str, os.PathLike)):
-            with Path(source).expanduser().open("rb") as file:
+            path = Path(source).expanduser()
+            if not path.is_file():
+                return False
+            with path.open("rb") as file:
                 return file.read(4) == b"%PDF"
         return isinstance(source, (bytes, bytearray, memoryview)) and bytes(source[:4]) == b"%PDF"
     except (OSError, ValueError, RuntimeError):  # reported by `read_file`
