@@ -71,7 +71,7 @@ def _four_bits(stored: StoredTensor, parts: Parts) -> Source:
     def values() -> NDArray[np.float32]:
         pairs = packed.view(np.uint8)
         flat = codes[np.stack([pairs >> 4, pairs & np.uint8(15)], axis=1).reshape(-1)[:n]]
-        product: NDArray[np.float32] = flat * np.repeat(scales, block)[:n]
+        product: NDArray[np.float32] = flat * np.repeat(scales, min(block, n))[:n]
         return product.reshape(shape)
 
     return Computed.rounded(name, shape, type, values)
@@ -87,7 +87,7 @@ def _unnested(scales: NDArray[np.uint8], parts: Parts, state: Hyperparameters) -
         or {codes.dtype, outer.dtype} != {np.dtype(np.float32)}
     ):
         raise ModelError(f"{state.where}: nested_absmax and nested_quant_map do not match absmax")
-    wide = np.repeat(outer, block)[: len(scales)]
+    wide = np.repeat(outer, min(block, len(scales)))[: len(scales)]
     return np.asarray(codes[scales] * wide + np.float32(state.number("nested_offset")), np.float32)
 
 

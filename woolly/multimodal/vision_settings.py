@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # Maximum patches of an input, even if the file allows more: 16,384 patches of 14 x 14 are 1,792 x 1,792 pixels.
 MAX_PATCHES = 16384
 
-_MAX_INT = (1 << 31) - 1  # maximum of any integer: pixels, tiles, rows
+_MAX_INT = (1 << 31) - 1  # maximum of any integer: pixels, rows
+_MAX_TILES = 1024  # choosing a grid takes time that grows with the tiles
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ def read_vision_settings(metadata: Mapping[str, Any]) -> VisionSettings:
         merge_size=_optional(metadata, family.merge_key, 1) or family.merge_size,
         min_pixels=_optional(metadata, "image_min_pixels"),
         max_pixels=_optional(metadata, "image_max_pixels"),
-        min_tiles=_optional(metadata, "preproc_min_tiles"),
-        max_tiles=_optional(metadata, "preproc_max_tiles"),
+        min_tiles=_optional(metadata, "preproc_min_tiles", most=_MAX_TILES),
+        max_tiles=_optional(metadata, "preproc_max_tiles", most=_MAX_TILES),
         preproc_image_size=_optional(metadata, "preproc_image_size"),
         pinpoints=tuple(zip(pinpoints[::2], pinpoints[1::2], strict=False)),
         merge_type=text_of(metadata, "clip.vision.mm_patch_merge_type"),
@@ -114,17 +115,17 @@ def _unknown(projector: str) -> UnsupportedError:
     return UnsupportedError(f"projector type {projector!r:.60} is not supported; expected one of {known}")
 
 
-def _whole(metadata: Mapping[str, Any], name: str, least: int) -> int:
+def _whole(metadata: Mapping[str, Any], name: str, least: int, most: int = _MAX_INT) -> int:
     value = metadata.get(f"clip.vision.{name}")
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_INT:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ModelError(
-            f"metadata key clip.vision.{name} is {value!r:.60}; expected an integer from {least} to {_MAX_INT}"
+            f"metadata key clip.vision.{name} is {value!r:.60}; expected an integer from {least} to {most}"
         )
     return value
 
 
-def _optional(metadata: Mapping[str, Any], name: str, least: int = 0) -> int | None:
-    return _whole(metadata, name, least) if f"clip.vision.{name}" in metadata else None
+def _optional(metadata: Mapping[str, Any], name: str, least: int = 0, most: int = _MAX_INT) -> int | None:
+    return _whole(metadata, name, least, most) if f"clip.vision.{name}" in metadata else None
 
 
 def _colours(metadata: Mapping[str, Any], name: str) -> tuple[float, ...]:

@@ -44,7 +44,7 @@ def _shrunk(height: int, width: int, settings: VisionSettings) -> tuple[int, int
 
 
 def _max_patches(settings: VisionSettings) -> int:
-    return (settings.max_pixels or _MAX_PATCHES * settings.patch_size**2) // settings.patch_size**2
+    return min(_MAX_PATCHES, (settings.max_pixels or _MAX_PATCHES * settings.patch_size**2) // settings.patch_size**2)
 
 
 def build(p: Tracer, hp: TowerParams) -> None:

@@ -8,8 +8,12 @@ def find_closest_aspect_ratio(height: int, width: int, size: int, least: int, mo
 
     Among equally close grids, choose the largest with less than twice the pixels of the image.
     """
-    numbers = range(1, most + 1)
-    grids = [(columns, lines) for columns in numbers for lines in numbers if least <= columns * lines <= most]
+    grids = [
+        (columns, lines)
+        for columns in range(1, most + 1)
+        for lines in range(1, most // columns + 1)
+        if least <= columns * lines
+    ]
     best, nearest = (1, 1), float("inf")
     for columns, lines in sorted(grids, key=lambda grid: grid[0] * grid[1]):
         distance = abs(width / height - columns / lines)
