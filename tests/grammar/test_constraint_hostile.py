@@ -49,7 +49,7 @@ REFUSED = {
     "nested schema": ("json_schema", nested(100_000), "nested too deeply"),
     "nested a little too deep": ("json_schema", nested(200), "nested too deeply"),
     "long chain of references": ("json_schema", chain(11_000), "too many subschemas; the maximum is"),
-    "branches that multiply": ("json_schema", branching(12), "schema too large"),
+    "branches that multiply": ("json_schema", branching(12), "more than 400 alternatives"),
     "many properties": ("json_schema", json.dumps({"properties": {str(i): {} for i in range(9000)}}), "too many prop"),
     "many patterns": ("json_schema", json.dumps({"patternProperties": {f"^{i}": {} for i in range(99)}}), "patternPr"),
     "huge schema": ("json_schema", json.dumps({"enum": ["x" * 1000] * 1100}), "characters; the maximum is"),

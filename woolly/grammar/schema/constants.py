@@ -7,7 +7,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
-from woolly.grammar.schema.facts import Alternatives, Count, Item, Others, Presence, Property, Tail, Values
+from woolly.grammar.schema.expand import product
+from woolly.grammar.schema.facts import Alternatives, Count, Exists, Item, Others, Presence, Property, Tail, Values
+from woolly.grammar.schema.language import ANY
 from woolly.grammar.schema.numbers import exact
 
 if TYPE_CHECKING:
@@ -68,8 +70,6 @@ def _object(x: Expander, value: dict[str, Any]) -> tuple[Any, ...]:
 
 def not_constants(x: Expander, node: Node, values: list[Any], kind: str) -> Alternatives:
     """Return the alternatives of a value that equals none of some constants."""
-    from woolly.grammar.schema.expand import product
-
     same = [value for value in values if kind_of(value) == kind]
     _check(node, same)
     if not same:
@@ -92,9 +92,6 @@ def _not_array(x: Expander, value: list[Any]) -> Alternatives:
 
 
 def _not_object(x: Expander, value: dict[str, Any]) -> Alternatives:
-    from woolly.grammar.schema.facts import Exists
-    from woolly.grammar.schema.language import ANY
-
     result: Alternatives = [(Exists(frozenset(value), ANY, (), frozenset()),)]
     for name, member in value.items():
         other = x.conjunction(x.synthetic({"const": member}), is_positive=False)

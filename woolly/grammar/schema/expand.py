@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from woolly.errors import RequestError
 from woolly.grammar.schema.budget import tick
 from woolly.grammar.schema.facts import Alternative, Alternatives, Conjunction, without_annotations
+from woolly.grammar.schema.shapes import contradicts
 from woolly.grammar.schema.unevaluated import close_items, close_properties
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ MAX_DEPTH = 100
 MAX_NODES = 20_000
 
 Keyword = Callable[["Expander", "Node", Any, str], Alternatives]
+Entry = tuple[tuple[str, ...] | None, Keyword]  # types to which a keyword applies (None: all), and the keyword
 
 # Keywords of any draft or common dialect that constrain a value, but that grammars cannot enforce.
 UNSUPPORTED = frozenset(
@@ -42,11 +44,10 @@ class Either:
 class Expander:
     """Reduces the keywords of schemas to facts. Results are kept."""
 
-    def __init__(self, documents: Documents) -> None:
-        from woolly.grammar.schema.keywords import NEGATIVE, POSITIVE
-
+    def __init__(self, documents: Documents, positive: Mapping[str, Entry], negative: Mapping[str, Entry]) -> None:
+        """`positive` and `negative` are the tables of keywords, and of keywords inside `not`."""
         self.documents = documents
-        self._tables = {True: POSITIVE, False: NEGATIVE}
+        self._tables = {True: positive, False: negative}
         self._nodes: dict[int, Node] = {}
         self._synthetic: dict[str, Node] = {}
         self._eithers: dict[Either, Node] = {}
@@ -170,8 +171,6 @@ class Expander:
 
 def product(parts: list[Alternatives], kind: str) -> Alternatives:
     """Return the alternatives that combine one alternative of each part."""
-    from woolly.grammar.schema.shapes import contradicts
-
     result: Alternatives = [()]
     for part in parts:
         if part == [()]:

@@ -11,6 +11,7 @@ from woolly.errors import RequestError
 from woolly.grammar.schema.array_rules import array_rules
 from woolly.grammar.schema.expand import TYPES, Expander
 from woolly.grammar.schema.facts import Conjunction
+from woolly.grammar.schema.keywords import NEGATIVE, POSITIVE
 from woolly.grammar.schema.language import literal
 from woolly.grammar.schema.numbers import Numbers, spell
 from woolly.grammar.schema.object_rules import object_rules, quoted_name
@@ -32,7 +33,7 @@ class Writer:
         self.rules = Rules()
         self.separator, self.colon = separator, colon
         self.nothing = self.rules.add(self.rules.new_name(), []).name
-        self._x = Expander(documents)
+        self._x = Expander(documents, POSITIVE, NEGATIVE)
         self._values: dict[Conjunction, Sequence] = {}
         self._waiting: deque[tuple[str, Conjunction]] = deque()
 
