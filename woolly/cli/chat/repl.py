@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,26 +19,32 @@ if TYPE_CHECKING:
     from woolly.sampling import SamplingParams
 
 
+@dataclass(frozen=True)
+class ReplOptions:
+    """Options of a chat at a terminal."""
+
+    plain: bool = False  # print without formatting
+    history: bool = True  # keep the typed lines for later chats
+    forgets: bool = False  # drop the oldest turns when the context is full
+    compacts: bool = False  # summarize the conversation when the context is full
+    mcp: Path | None = None  # file of MCP servers whose tools the model may call
+    approve: str = "ask"  # which of these calls run without asking
+
+
 def run_repl(
     name: str,
     params_of: Callable[[LLM | None], SamplingParams],
     system: str | None,
     engine: Mapping[str, Any],
+    options: ReplOptions = ReplOptions(),  # noqa: B008 - frozen
     *,
-    plain: bool = False,
-    history: bool = True,
-    forgets: bool = False,
-    compacts: bool = False,
-    mcp: Path | None = None,
-    approve: str = "ask",
     template: Mapping[str, Any] | None = None,
     first: str | None = None,
 ) -> None:
     """Open a model, and answer messages and commands until the user ends the chat.
 
-    `params_of` returns the sampling parameters for the model's preset. `mcp` is a file of MCP servers whose tools the
-    model may call, and `approve` selects which calls run without asking. `template` has options of the chat template
-    and of reasoning, and `first` is the first message.
+    `params_of` returns the sampling parameters for the model's preset. `template` has options of the chat template and
+    of reasoning, and `first` is the first message.
     """
     import_numpy(engine.get("backend"))
     # Imported late, so that --help answers at once.
@@ -56,15 +63,15 @@ def run_repl(
     if is_named_transcriber(name):
         raise RequestError(CANNOT_CHAT, field="model", code="wrong_model", names=())
     path = fetched(name)
-    keyboard = Keyboard(models_folder().parent / "chat_history" if history else None, complete)
-    screen = Console(markup=False, highlight=False) if keyboard.is_terminal and not plain else None
+    keyboard = Keyboard(models_folder().parent / "chat_history" if options.history else None, complete)
+    screen = Console(markup=False, highlight=False) if keyboard.is_terminal and not options.plain else None
     question = keyboard.answer if keyboard.is_terminal else None
-    if mcp is not None and question is None and approve == "ask":
+    if options.mcp is not None and question is None and options.approve == "ask":
         raise RequestError(
             "mcp_approve is ask, but standard input is not a terminal; choose read-only or all",
             field="mcp_approve",
         )
-    tools = None if mcp is None else open_tools(mcp, approve, question)
+    tools = None if options.mcp is None else open_tools(options.mcp, options.approve, question)
     try:
         llm = writing(LLM(path, **engine))
     except BaseException:
@@ -72,8 +79,8 @@ def run_repl(
             tools.close()
         raise
     conversation = Conversation(params_of(llm), system)
-    chat = Chat(llm, conversation, screen, engine=engine, question=question, forgets=forgets, tools=tools)
-    chat.compacts, chat.template = compacts, dict(template or {})
+    chat = Chat(llm, conversation, screen, engine=engine, question=question, forgets=options.forgets, tools=tools)
+    chat.compacts, chat.template = options.compacts, dict(template or {})
     try:
         if keyboard.is_terminal:
             shown = chat.llm.path.name if Path(name).is_file() else name

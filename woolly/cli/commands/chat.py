@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from woolly.cli.chat.repl import run_repl
+from woolly.cli.chat.repl import ReplOptions, run_repl
 from woolly.cli.commands.pull import pulled
 from woolly.cli.first_run.model_offer import hint
 from woolly.cli.first_run.state_file import default_model
@@ -138,12 +138,7 @@ def chat(
         params_of,
         system,
         engine,
-        plain=plain,
-        history=history,
-        forgets=forget,
-        compacts=compact,
-        mcp=mcp,
-        approve=mcp_approve,
+        ReplOptions(plain, history, forget, compact, mcp, mcp_approve),
         template=template,
         first="\n\n".join(text for text in (given, prompt) if text is not None) or None,
     )
