@@ -126,7 +126,7 @@ def test_every_api_takes_a_file(folder):
     asked = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": [file]}], "max_tokens": 2},
         "/v1/messages": {
-            "model": "m",
+            "model": "otter-Q8_0",
             "max_tokens": 2,
             "messages": [{"role": "user", "content": [{"type": "document", "title": "paper.pdf", "source": source}]}],
         },
@@ -188,7 +188,7 @@ def counted(data):
     return {
         "/tokenize": {"messages": talk},
         "/v1/chat/completions/input_tokens": {"messages": talk},
-        "/v1/messages/count_tokens": {"model": "m", "messages": [document]},
+        "/v1/messages/count_tokens": {"model": "plain-Q8_0", "messages": [document]},
         "/v1/responses/input_tokens": {"input": [{"role": "user", "content": [item]}]},
         "/v1beta/models/plain-Q8_0:countTokens": {"contents": [{"parts": [inline]}]},
     }

@@ -76,7 +76,9 @@ def test_server_methods_are_hidden_from_completion(llm):
 
 
 def test_pickling_an_open_model_says_what_to_do(llm):
-    with pytest.raises(TypeError, match=r"LLM objects cannot be pickled; open the model in each process: LLM\(path\)"):
+    with pytest.raises(
+        TypeError, match=r"LLM objects cannot be pickled or copied; open the model in each process: LLM\(path\)"
+    ):
         pickle.dumps(llm)
 
 

@@ -48,5 +48,5 @@ def test_text_model_rejects_images(llm):
         llm.image_tokens(Image(PIXELS))
     with pytest.raises(RequestError, match="images is of type str; expected a list of images"):
         llm.chat("hi", images="a.png")
-    with pytest.raises(RequestError, match="its role is 'assistant'"):
+    with pytest.raises(RequestError, match="must have the role user, but it has 'assistant'"):
         llm.chat([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], images=[PIXELS])

@@ -57,7 +57,7 @@ def test_other_arrays_are_rejected_by_shape_and_type(prompt, llm):
 
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_model_is_not_copied(make, llm):
-    with pytest.raises(RequestError, match="cannot be pickled or copied; open the file again"):
+    with pytest.raises(TypeError, match="cannot be pickled or copied; open the model in each process"):
         make(llm)
 
 

@@ -36,11 +36,7 @@ class UnsupportedCallsMixin:
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Raise TypeError, because a loaded model has threads, mapped files and a GPU."""
         name = type(self).__name__
-        raise TypeError(f"{name} objects cannot be pickled; open the model in each process: {name}(path)")
-
-    def __reduce__(self) -> NoReturn:
-        """Raise RequestError, because a copy would share the engine and its threads."""
-        raise RequestError("an LLM cannot be pickled or copied; open the file again in each process that needs it")
+        raise TypeError(f"{name} objects cannot be pickled or copied; open the model in each process: {name}(path)")
 
     if not TYPE_CHECKING:  # a type checker would accept every attribute
 
