@@ -168,7 +168,7 @@ def test_unknown_peak_is_omitted(tiny):
         (("-o", "csv", "--json"), "--json is the same as -o json, but -o is 'csv'"),
         (("-o", "md", "--json"), "--json is the same as -o json, but -o is 'md'"),
         (("-n", "0", "-b", "8"), "-b is the number of concurrent sequences, but -n is 0"),
-        (("--grp-attn-n", "4"), "woolly bench does not support --grp-attn-n 4: the model's file says"),
+        (("--grp-attn-n", "4"), "woolly bench does not support --grp-attn-n 4: the GGUF file determines"),
         (("-pg", "512,128"), "-p and -n measure a prompt and an answer"),
         (("-m", "x.gguf"), "two models are given"),
     ],

@@ -23,7 +23,7 @@ def test_pages_are_listed_checked_and_cleared(pages):
     (entry,) = json.loads(woolly("cache", "list", "--json"))["identities"]
     assert (entry["pages"], entry["pinned"]) == (3, 3)
     assert entry["identity"] in woolly("cache")
-    assert "3 files of 3 whole" in woolly("cache", "verify")
+    assert "3 files of 3 intact" in woolly("cache", "verify")
     assert "0 files removed" in woolly("cache", "clear")
     victim = next(stored_pages(pages)).path
     victim.write_bytes(victim.read_bytes()[:-1])

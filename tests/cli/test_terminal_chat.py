@@ -119,7 +119,9 @@ def test_error_wraps_between_words_on_a_narrow_terminal(tmp_path):
         assert terminal.ended() == 2
         lines = terminal.until('"quotes"').splitlines()
     assert max(map(len, lines)) < 40
-    assert " ".join(line.strip() for line in lines).startswith("woolly: error: a prompt, or a model and a prompt,")
+    assert " ".join(line.strip() for line in lines).startswith(
+        "woolly: error: expected a prompt, or a model and a prompt,"
+    )
 
 
 def test_tab_completions(tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def test_json_has_measurements_and_advice(tiny):
         (("-b", "0"), "-b is 0"),
         (("-d", "-1"), "-d is -1"),
         (("-b", "1000"), "at most 512"),
-        (("-d", "450", "-p", "64"), "context holds 512"),
+        (("-d", "450", "-p", "64"), "the model's context is 512"),
         (("-ctk", "f8"), "-ctk is 'f8'"),
         (("--weight-memory", "lots"), "--weight-memory is 'lots'"),
         (("--plot", "/nowhere/plot.svg"), "/nowhere is not a folder"),

@@ -40,5 +40,7 @@ def test_options_are_listed_with_their_defaults(pages):
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff here")
 def test_groff_has_no_warnings(pages):
-    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", *map(str, pages)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-Wbreak", "-z", *map(str, pages)], capture_output=True, text=True
+    )
     assert done.returncode == 0 and done.stderr == ""

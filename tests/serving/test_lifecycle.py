@@ -138,9 +138,9 @@ def test_unservable_model_gives_a_one_line_error_and_exit_code_1(tiny_model, arg
 
 
 def test_invalid_option_value_gives_a_one_line_error_and_exit_code_2(tiny_model):
-    ended = run("-m", str(tiny_model), "-ctk", "q4_0")
+    ended = run("-m", str(tiny_model), "-ctk", "q5_1")
     assert ended.returncode == 2
-    assert ended.stderr.startswith("woolly: error: -ctk is 'q4_0'")
+    assert ended.stderr.startswith("woolly: error: -ctk is 'q5_1'")
     assert "Traceback" not in ended.stderr
 
 

@@ -231,8 +231,8 @@ def test_help_has_a_panel_for_each_table_of_the_reference_in_order():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-hff a/b", "woolly pull"), ("--mmproj-url x", "woolly pull"), ("--yarn-beta-fast 32", "gives these"),
-        ("--grp-attn-n 4", "file says"), ("--tools all", "runs no tools"), ("--rpc host:1", "RPC"),
+        ("--mmproj-url x", "woolly pull"), ("--yarn-beta-fast 32", "with --override-kv"),
+        ("--grp-attn-n 4", "GGUF file"), ("--tools all", "no built-in tools"), ("--rpc host:1", "RPC"),
     ],
 )  # fmt: skip
 def test_llama_server_flag_that_changes_answers_gives_a_one_line_error(folder, flags, says):
@@ -244,11 +244,11 @@ def test_llama_server_flag_that_changes_answers_gives_a_one_line_error(folder, f
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("-sm row", "free memory"), ("-fa off", "block by block"),
-        ("-nocb", "share steps"), ("--no-cont-batching", "share steps"), ("--mlock", "not locked"),
+        ("-sm row", "free memory"), ("-fa off", "always used"),
+        ("-nocb", "always on"), ("--no-cont-batching", "always on"), ("--mlock", "not locked"),
         ("--no-mmap", "mapped"), ("--numa distribute", "numactl"), ("-ts 3,1", "free memory"), ("-nr", "packed"),
         ("--no-repack", "packed"), ("--no-jinja", "Jinja"), ("-tb 4", "--threads"), ("--threads-http 4", "event loop"),
-        ("--cache-reuse 256", "computed again"), ("--cache-ram 100", "--kv-tokens"), ("-sps 0.5", "longest beginning"),
+        ("--cache-reuse 256", "recomputed"), ("--cache-ram 100", "--kv-tokens"), ("-sps 0.5", "longest cached prefix"),
     ],
 )  # fmt: skip
 def test_llama_server_flag_without_effect_on_answers_gives_a_notice(folder, flags, says):

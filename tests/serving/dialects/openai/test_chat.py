@@ -284,7 +284,7 @@ REFUSED = {
     "temperature": "hot",
     "top_p": 2,
     "format": "json",
-    "tools": [{"type": "custom", "custom": {"name": "x"}}],
+    "tools": [{"type": "web_search", "name": "x"}],
     "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}},
     "logit_bias": {"99999999": 1},
     "max_tokens": 0,

@@ -73,7 +73,7 @@ def test_tool_choice_sets_what_may_and_must_be_called():
         ([], "required"),
         (TOOLS, "maybe"),
         (TOOLS, ChoiceSpec(type="function", function={"name": "c"})),
-        (TOOLS, ChoiceSpec(type="custom", custom={"name": "a"})),
+        (TOOLS, ChoiceSpec(type="custom", custom={"name": "c"})),
         (TOOLS, ChoiceSpec(type="allowed_tools", allowed_tools={"mode": "auto", "tools": []})),
         ([TOOLS[0], TOOLS[0]], "auto"),
         ([ToolSpec(type="function", function={"name": "no spaces"})], "auto"),
