@@ -59,6 +59,10 @@ class Command(click.Command):
         """Return [OPTIONS] and the arguments, as shown by --help and errors."""
         return ["[OPTIONS]", *(shown_name(p) for p in self.params if isinstance(p, click.Argument))]
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return the names of the help option in any context, because click keeps the option of the first one."""
+        return ["-h", "--help"]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write arguments, options, and sections of options."""
         write_sections(self, ctx, formatter)
